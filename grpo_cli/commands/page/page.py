@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -132,18 +132,8 @@ Texts = Mapping[str, Any]
 """The fields of an object that may hold its prompt or the text of its responses."""
 
 
-class Drawn(NamedTuple):
-    """Responses of a record that are drawn.
-
-    Attributes:
-        texts: the fields of the object that may hold its prompt and its responses.
-        record: the record's place among the records that were evaluated together.
-        responses: which of its responses.
-    """
-
-    texts: Texts
-    record: int
-    responses: Sequence[int]
+Drawn = tuple[Texts, int, Sequence[int]]
+"""The texts of a record, its place among others, and which of its responses are drawn."""
 
 
 def blocks(
@@ -164,23 +154,23 @@ def blocks(
         source, "token", ("token",) if named else ("token", "token_id", "position")
     )
     ends = bounds(batch.responses)
-    for one in drawn:
-        every, first = inner[one.record]["responses"], int(batch.records.starts[one.record])
-        places = first + np.array(one.responses, dtype=np.int64)
+    for texts_of, at, chosen in drawn:
+        every, first = inner[at]["responses"], int(batch.records.starts[at])
+        places = first + np.array(chosen, dtype=np.int64)
         responses = Segments(batch.responses.lengths[places])
         tokens: Any = slice(ends[places[0]], ends[places[-1] + 1]) if len(places) else slice(0)
         if tokens.stop - tokens.start != responses.total:  # another group's are between them
             tokens = responses.spread(batch.responses.starts[places]) + responses.positions
-        record = records[one.record]
+        record = records[at]
         lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
         known = {name: of.values for name, of in tokens_of.items() if not lacking.get(name)}
-        cuts = [slice(ends[at], ends[at + 1]) for at in places.tolist()]
+        cuts = [slice(ends[one], ends[one + 1]) for one in places.tolist()]
         words, codes, named = words_of(
             [{name: of[cut] for name, of in known.items()} for cut in cuts]
         )
-        own = {name: of[tokens] + 0.0 for name, of, has in columns if has[one.record]}
-        clip, ends_of_clip = breakdown.clip[tokens], clip_range(breakdown, one.record)
-        coefficient = _kl_coefficient(breakdown, one.record)
+        own = {name: of[tokens] + 0.0 for name, of, has in columns if has[at]}
+        clip, ends_of_clip = breakdown.clip[tokens], clip_range(breakdown, at)
+        coefficient = _kl_coefficient(breakdown, at)
         guessed = _guessed(own, clip, ends_of_clip, coefficient)
         zeros = np.zeros(responses.total)
         values = np.stack([*own.values()])
@@ -188,14 +178,14 @@ def blocks(
         off = values.view(np.int64) ^ guesses.view(np.int64)
         signs = clip.astype(np.uint8)[None]
         letters, deflates, dense = _planes(np.concatenate((signs, codes[None], off)))
-        prompts = prompts_of(one.texts, len(every))
-        texts = [] if named else completions_of(one.texts, len(every))
+        prompts = prompts_of(texts_of, len(every))
+        texts = [] if named else completions_of(texts_of, len(every))
         head = {
-            **wholes[one.record],
-            "responses": [every[at] for at in one.responses],
+            **wholes[at],
+            "responses": [every[one] for one in chosen],
             "lengths": responses.lengths.tolist(),
-            "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
-            "completions": [texts[at] for at in one.responses] if texts else [],
+            "prompts": prompts if len(prompts) < 2 else [prompts[one] for one in chosen],
+            "completions": [texts[one] for one in chosen] if texts else [],
             "clip_range": ends_of_clip,
             "kl_coefficient": coefficient,
             "on_policy": batch.log_probs_old is batch.log_probs_new,

@@ -21,14 +21,13 @@ from grpo_cli.commands.trend.responses import deviations, means
 from grpo_cli.commands.trend.step import Finding, Place, Steps
 from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
-from grpo_cli.variants.plan import Plan
 
 Owner = tuple[int, str, str | int | float]
 """A record: its step, its file, and what ``--record`` takes: steps may share ids."""
@@ -216,28 +215,21 @@ class KeptGroups(Accumulator[Breakdown | None]):
     Records that cannot be read are left out: they were reported when the steps were measured.
 
     Attributes:
-        plan: the objective.
+        evaluator: which objective, with the statistics of each step where it wants some.
         step_source: how the step of a record is found.
         choice: what is kept.
-        statistics: those of each step, where the plan wants some.
         steps: the groups of each step.
         rewarded: step, and label or place → the records that have no log-probs.
     """
 
-    plan: Plan
+    evaluator: Evaluator
     step_source: StepSource
     choice: Choice
-    statistics: BatchStatistics | None
     steps: dict[int, list[Group]] = field(default_factory=dict)
     rewarded: dict[tuple[int, Any], list[NoLogProbsError]] = field(default_factory=dict)
 
     headers = True
-    settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The only one."""
-        return (self.plan,)
+    settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "choice")
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records of the steps that are kept, each with its step as its batch."""
@@ -275,7 +267,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
     def evaluate(self, chunk: Chunk) -> Breakdown | None:
         """The breakdown of records; None of those that lack what the objective needs."""
         with suppress(MissingColumnError):
-            return Evaluator(self.plan, self.statistics).evaluate(chunk)
+            return self.evaluator.evaluate(chunk)
         return None
 
     def add(self, chunk: Chunk, found: Breakdown | None) -> None:
@@ -342,7 +334,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
                 "labelled": label is not None,
                 "pointed": pointed,
             }
-            drawn = Drawn(step.texts, owner, rows)
+            drawn = (step.texts, owner, rows)
             yield Group(group, priority), step.number, drawn
 
 
@@ -388,18 +380,16 @@ def _facts(
 def _token_facts(batch: Batch, of: Callable[[F64], Ragged], tokens: I64) -> dict[str, list[Any]]:
     """Means over the tokens of groups as ``trend`` has them of a step, in nats."""
     new, reference = batch.log_probs_new, batch.log_probs_ref
-    columns = {
-        "entropy": batch.entropies,
-        "nll": None if new is None else -new,
-        "kl_k3": None if new is None or reference is None else k3(reference - new),
-    }
-    facts: dict[str, list[Any]] = dict.fromkeys(_OF_TOKENS, [None] * len(tokens))
+    nll = None if new is None else -new
+    kl = None if new is None or reference is None else k3(reference - new)
+
+    def mean(values: F64 | None) -> list[Any]:
+        if values is None:
+            return [None] * len(tokens)
+        return _or_none(of(batch.responses.sum(values)).reduced(np.add, 0) / tokens)
+
     with np.errstate(invalid="ignore"):
-        for name, values in columns.items():
-            if values is not None:
-                added = of(batch.responses.sum(values)).reduced(np.add, 0)
-                facts[name] = _or_none(added / tokens)
-    return facts
+        return dict(zip(_OF_TOKENS, map(mean, (batch.entropies, nll, kl)), strict=True))
 
 
 def _or_none(values: F64) -> list[float | None]:

@@ -24,6 +24,7 @@ from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.verdict import last_good_step, main_event, other_events
 from grpo_cli.commands.trend.view import NAMED, known, usual, verdict_of
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup
 
@@ -157,7 +158,7 @@ def _of_records(
 
 def _groups(run: Run, steps: Steps, choice: Choice) -> KeptGroups:
     """The groups of the steps that are kept; of a long run the records are read again."""
-    make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
+    make = partial(KeptGroups, Evaluator(run.plan, run.statistics), run.step_source, choice)
     if run.kept is not None:
         found = make()
         for used in run.kept:
