@@ -62,10 +62,8 @@ def choose(
 
     Args:
         steps: all of the run, by number.
-        findings: what was found.
         most: how many steps are kept where findings do not point at more.
-        groups: how many groups of a step are sampled.
-        seed: of the sample.
+        groups, seed: as ``Choice`` has them.
     """
     numbers, kept = steps.numbers, dict[int, str]()
     for finding in findings:
@@ -106,11 +104,7 @@ FOUND, WORST = -2, -1
 def pointed_at(
     worst: Iterable[tuple[int, Place]], found: Iterable[tuple[int, Place]] = ()
 ) -> dict[Owner, dict[int, int]]:
-    """The responses of places by the records that hold them, each with its priority.
-
-    Args:
-        worst, found: places with their steps.
-    """
+    """The responses of places, with their steps, by record, each with its priority."""
     pointed: dict[Owner, dict[int, int]] = {}
     for priority, places in ((WORST, worst), (FOUND, found)):
         for step, place in places:

@@ -61,10 +61,9 @@ def page_of(
         whole = _head(answer) | {"lost": 0}
     else:
         whole, blocks = _of_records(run, answer, options.by, stored)
-    other_runs = {}
     if other is not None:
         steps = other if isinstance(other, Steps) else other.read()
-        other_runs[(options.against or [""])[0]] = steps
+        named = (options.against or [""])[0]
         if len({*steps.numbers} & {*answer.steps.numbers}) >= LEAST_COMMON:
             compared = compare_runs(answer.steps, steps)
             differing = {
@@ -77,15 +76,13 @@ def page_of(
                 for one in compared.differing
             }
             whole["against"] = {"verdict": compared.headline, "metrics": differing}
-            named = next(iter(other_runs))
             title = f"Against {named}: {compared.headline}."
-    for steps in other_runs.values():
+        whole["others"] = [named]
         places_of = {number: at for at, number in enumerate(steps.numbers)}
         for one in whole["metrics"]:
             values = [*(steps.values(one["name"]) if one["name"] in steps.metrics else ()), None]
             row = [values[places_of.get(at, -1)] for at in whole["steps"]]
-            one.setdefault("others", []).append(row)
-    whole["others"] = [*other_runs]
+            one["others"] = [row]
     first, last = places[0], places[-1]
     count = len(answer.signatures) - 1
     more = f" and {count:,} more (grpo trend --json)" if count > 0 else ""

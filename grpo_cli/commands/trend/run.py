@@ -160,10 +160,9 @@ class RunSums(Accumulator[Evaluated]):
 
     def _keep(self, more: Sequence[Used] | None) -> None:
         """Keeps records for a page; None: those that follow are too many, or in another process."""
-        if self.kept is not None:
-            self.kept = None if more is None else [*self.kept, *more]
-        if self.kept is not None and sum(map(_bytes_of, self.kept)) > _MOST_KEPT:
-            self.kept = None
+        both = None if self.kept is None or more is None else [*self.kept, *more]
+        fits = both is not None and sum(map(_bytes_of, both)) <= _MOST_KEPT
+        self.kept = both if fits else None
 
     def with_steps(self, decoded: DecodedChunk) -> DecodedChunk:
         """The records, each with its step as its batch; errors in the places of those without one.
