@@ -51,10 +51,7 @@ def html(
     script and may fetch nothing.
 
     Args:
-        title: what it shows.
-        place: where that was read.
-        command: what made the page.
-        signature: of the objective.
+        place, command: where what it shows was read, and what made the page.
         settings: what the script starts with.
         still: what the page shows until its script has run, and where none runs.
         blocks: an id and base64 each.
@@ -341,7 +338,7 @@ _SAMPLE, _DIFFERENT = 128, 64
 
 
 def clip_range(breakdown: Breakdown, record: int = 0) -> list[float] | None:
-    """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
+    """The ratios at which PPO's clip acts; None of other surrogates."""
     surrogate = breakdown.objective.surrogate
     low, high = (surrogate.by_record(name) for name in ("epsilon_low", "epsilon_high"))
     if surrogate.choice.window is None or low is None or high is None:

@@ -60,10 +60,7 @@ def choose(
 ) -> Choice:
     """Keeps what findings point at and the ends of the run, and samples the rest.
 
-    Args:
-        steps: all of the run, by number.
-        most: how many steps are kept where findings do not point at more.
-        groups, seed: as ``Choice`` has them.
+    ``most``: how many steps are kept where findings do not point at more.
     """
     numbers, kept = steps.numbers, dict[int, str]()
     for finding in findings:
@@ -145,18 +142,10 @@ def sample(groups: Sequence[Group], most: int) -> list[Group]:
 
 
 def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -> int:
-    """Leaves out the tokens of sampled groups where all of them are too many.
+    """Removes the tokens of groups beyond a budget of tokens; how many groups lost theirs.
 
     What findings point at stays; then come the worst of each step, then every step's first sampled
-    group before another's second.
-
-    Args:
-        steps: all groups of each step; the blocks of those that are left out are removed.
-        most: how many of a step are sampled.
-        budget: tokens in all.
-
-    Returns:
-        How many groups lost their tokens.
+    group before another's second. ``most``: how many of a step are sampled.
     """
     ranked = []
     for step, groups in steps.items():
@@ -338,8 +327,7 @@ def _facts(
     """The rewards and lengths of groups, how far their tokens went, and their mean entropy and KL.
 
     Args:
-        chunk: records.
-        breakdown: of these; None where they lack what the objective needs.
+        breakdown: None where the records lack what the objective needs.
         order: their responses, those of a group next to each other.
         sizes: how many responses each group has.
     """

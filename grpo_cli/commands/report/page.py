@@ -49,10 +49,7 @@ def page_of(
     Args:
         run: the run, or the steps of a log.
         other: another run, whose series are drawn as well.
-        answer: what happened in it.
-        places: its files.
         options: its flags; ``--by`` adds the parts of changes.
-        stored: what it stores.
         command: what writes it; None: this command line.
     """
     blocks: list[tuple[str, str]] = []
