@@ -347,6 +347,22 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     assert tab.run("[...page.view.record.columns.ratio]") == column(evaluated, "ratio")
 
 
+def test_a_step_says_what_began_there_with_its_cause_and_fix(browse_run):
+    tab, _, _ = browse_run
+    summary = "[...document.querySelectorAll('.summary > *')].map((one) => one.textContent)"
+    title, facts = tab.run("document.title"), tab.run(summary)
+    onset, worst = tab.run("[...document.querySelectorAll('.event li a')].slice(0, 2).map(String)")
+    family = "document.querySelector('.family')"
+    assert tab.run(f"{family}.querySelector('a')") is None, "where it is worst is in the line above"
+    assert "→" in tab.run(f"{family}.textContent")
+    for address in (onset, worst):
+        follow(tab, "#" + address.partition("#")[2])
+        assert tab.run(summary) == facts[: facts.index("last good step")]
+        (step,) = re.findall(r"step-(\d+)", address)
+        assert tab.run("document.title").startswith(f"Step {step}: ")
+        assert (tab.run("document.title") == title) == (address == onset)
+
+
 def test_an_address_has_its_own_title_and_decimal_points_are_below_each_other(browse_run):
     tab, _, _ = browse_run
     title = tab.run("document.title")

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -51,10 +51,7 @@ def html(
     script and may fetch nothing.
 
     Args:
-        title: what it shows.
-        place: where that was read.
-        command: what made the page.
-        signature: of the objective.
+        place, command: where what it shows was read, and what made the page.
         settings: what the script starts with.
         still: what the page shows until its script has run, and where none runs.
         blocks: an id and base64 each.
@@ -132,18 +129,8 @@ Texts = Mapping[str, Any]
 """The fields of an object that may hold its prompt or the text of its responses."""
 
 
-class Drawn(NamedTuple):
-    """Responses of a record that are drawn.
-
-    Attributes:
-        texts: the fields of the object that may hold its prompt and its responses.
-        record: the record's place among the records that were evaluated together.
-        responses: which of its responses.
-    """
-
-    texts: Texts
-    record: int
-    responses: Sequence[int]
+Drawn = tuple[Texts, int, Sequence[int]]
+"""The texts of a record, its place among others, and which of its responses are drawn."""
 
 
 def blocks(
@@ -159,25 +146,28 @@ def blocks(
     source, batch = Source(records, breakdown), breakdown.batch
     wholes = rows(source, "record", chosen=_OF_RECORD)
     inner, columns = rows(source, "response", chosen=_OF_RESPONSE), [*_columns(breakdown)]
-    tokens_of = all_columns(source, "token", ("token", "token_id", "position"))
+    named = all(one.tokens is not None for one in records)
+    tokens_of = all_columns(
+        source, "token", ("token",) if named else ("token", "token_id", "position")
+    )
     ends = bounds(batch.responses)
-    for one in drawn:
-        every, first = inner[one.record]["responses"], int(batch.records.starts[one.record])
-        places = first + np.array(one.responses, dtype=np.int64)
+    for texts_of, at, chosen in drawn:
+        every, first = inner[at]["responses"], int(batch.records.starts[at])
+        places = first + np.array(chosen, dtype=np.int64)
         responses = Segments(batch.responses.lengths[places])
         tokens: Any = slice(ends[places[0]], ends[places[-1] + 1]) if len(places) else slice(0)
         if tokens.stop - tokens.start != responses.total:  # another group's are between them
             tokens = responses.spread(batch.responses.starts[places]) + responses.positions
-        record = records[one.record]
+        record = records[at]
         lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
         known = {name: of.values for name, of in tokens_of.items() if not lacking.get(name)}
-        cuts = [slice(ends[at], ends[at + 1]) for at in places.tolist()]
+        cuts = [slice(ends[one], ends[one + 1]) for one in places.tolist()]
         words, codes, named = words_of(
             [{name: of[cut] for name, of in known.items()} for cut in cuts]
         )
-        own = {name: of[tokens] + 0.0 for name, of, has in columns if has[one.record]}
-        clip, ends_of_clip = breakdown.clip[tokens], clip_range(breakdown, one.record)
-        coefficient = _kl_coefficient(breakdown, one.record)
+        own = {name: of[tokens] + 0.0 for name, of, has in columns if has[at]}
+        clip, ends_of_clip = breakdown.clip[tokens], clip_range(breakdown, at)
+        coefficient = _kl_coefficient(breakdown, at)
         guessed = _guessed(own, clip, ends_of_clip, coefficient)
         zeros = np.zeros(responses.total)
         values = np.stack([*own.values()])
@@ -185,14 +175,14 @@ def blocks(
         off = values.view(np.int64) ^ guesses.view(np.int64)
         signs = clip.astype(np.uint8)[None]
         letters, deflates, dense = _planes(np.concatenate((signs, codes[None], off)))
-        prompts = prompts_of(one.texts, len(every))
-        texts = [] if named else completions_of(one.texts, len(every))
+        prompts = prompts_of(texts_of, len(every))
+        texts = [] if named else completions_of(texts_of, len(every))
         head = {
-            **wholes[one.record],
-            "responses": [every[at] for at in one.responses],
+            **wholes[at],
+            "responses": [every[one] for one in chosen],
             "lengths": responses.lengths.tolist(),
-            "prompts": prompts if len(prompts) < 2 else [prompts[at] for at in one.responses],
-            "completions": [texts[at] for at in one.responses] if texts else [],
+            "prompts": prompts if len(prompts) < 2 else [prompts[one] for one in chosen],
+            "completions": [texts[one] for one in chosen] if texts else [],
             "clip_range": ends_of_clip,
             "kl_coefficient": coefficient,
             "on_policy": batch.log_probs_old is batch.log_probs_new,
@@ -305,9 +295,10 @@ def _near_expm1(x: F64) -> F64:
     """eˣ − 1 but for some roundings where |x| is below 2."""
     x, found = np.clip(0.25 * x, -1.0, 1.0), np.zeros(len(x))
     for factor in _TAYLOR:
-        found = found * x + factor
-    found = found * x
-    found = found * (found + 2.0)
+        found *= x
+        found += factor
+    found *= x
+    found *= found + 2.0
     return found * (found + 2.0)
 
 
@@ -330,13 +321,15 @@ def _planes(numbers: NDArray[np.int64]) -> tuple[list[str], bytes, bytes]:
         and those of all "s".
     """
     count = numbers.shape[1]
-    little = np.ascontiguousarray(numbers).astype("<i8", copy=False).view(np.uint8)
-    planes = little.reshape(len(numbers), count, 8).transpose(0, 2, 1).copy()
+    little = np.ascontiguousarray(numbers).astype("<i8", copy=False)
+    filled = np.bitwise_or.reduce(little, axis=1)[:, None].view(np.uint8) != 0
+    planes = little.view(np.uint8).reshape(len(numbers), count, 8).transpose(0, 2, 1)[filled]
     step = count // _SAMPLE
-    sample = np.sort(planes[:, :, : step * _SAMPLE : max(step, 1)], axis=2)
-    is_dense = (sample[:, :, 1:] != sample[:, :, :-1]).sum(axis=2) >= _DIFFERENT
-    letters = np.where(is_dense, "s", np.where(planes.any(axis=2), "d", "0"))
-    deflates = planes[letters == "d"].tobytes()
+    sample = np.sort(planes[:, : step * _SAMPLE : max(step, 1)], axis=1)
+    is_dense = (sample[:, 1:] != sample[:, :-1]).sum(axis=1) >= _DIFFERENT
+    letters = np.full(filled.shape, "0")
+    letters[filled] = np.where(is_dense, "s", "d")
+    deflates = planes[~is_dense].tobytes()
     return ["".join(row) for row in letters.tolist()], deflates, planes[is_dense].tobytes()
 
 
@@ -345,7 +338,7 @@ _SAMPLE, _DIFFERENT = 128, 64
 
 
 def clip_range(breakdown: Breakdown, record: int = 0) -> list[float] | None:
-    """The ratios at which PPO's clip acts; other surrogates have none, or another meaning."""
+    """The ratios at which PPO's clip acts; None of other surrogates."""
     surrogate = breakdown.objective.surrogate
     low, high = (surrogate.by_record(name) for name in ("epsilon_low", "epsilon_high"))
     if surrogate.choice.window is None or low is None or high is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,13 @@ from grpo_cli.commands.trend.responses import deviations, means
 from grpo_cli.commands.trend.step import Finding, Place, Steps
 from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
-from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
-from grpo_cli.variants.plan import Plan
 
 Owner = tuple[int, str, str | int | float]
 """A record: its step, its file, and what ``--record`` takes: steps may share ids."""
@@ -61,12 +60,7 @@ def choose(
 ) -> Choice:
     """Keeps what findings point at and the ends of the run, and samples the rest.
 
-    Args:
-        steps: all of the run, by number.
-        findings: what was found.
-        most: how many steps are kept where findings do not point at more.
-        groups: how many groups of a step are sampled.
-        seed: of the sample.
+    ``most``: how many steps are kept where findings do not point at more.
     """
     numbers, kept = steps.numbers, dict[int, str]()
     for finding in findings:
@@ -107,11 +101,7 @@ FOUND, WORST = -2, -1
 def pointed_at(
     worst: Iterable[tuple[int, Place]], found: Iterable[tuple[int, Place]] = ()
 ) -> dict[Owner, dict[int, int]]:
-    """The responses of places by the records that hold them, each with its priority.
-
-    Args:
-        worst, found: places with their steps.
-    """
+    """The responses of places, with their steps, by record, each with its priority."""
     pointed: dict[Owner, dict[int, int]] = {}
     for priority, places in ((WORST, worst), (FOUND, found)):
         for step, place in places:
@@ -152,18 +142,10 @@ def sample(groups: Sequence[Group], most: int) -> list[Group]:
 
 
 def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -> int:
-    """Leaves out the tokens of sampled groups where all of them are too many.
+    """Removes the tokens of groups beyond a budget of tokens; how many groups lost theirs.
 
     What findings point at stays; then come the worst of each step, then every step's first sampled
-    group before another's second.
-
-    Args:
-        steps: all groups of each step; the blocks of those that are left out are removed.
-        most: how many of a step are sampled.
-        budget: tokens in all.
-
-    Returns:
-        How many groups lost their tokens.
+    group before another's second. ``most``: how many of a step are sampled.
     """
     ranked = []
     for step, groups in steps.items():
@@ -182,43 +164,31 @@ def limit_tokens(steps: Mapping[int, Sequence[Group]], most: int, budget: int) -
     return lost
 
 
-class RewardedGroup(NamedTuple):
-    """A group of records that have rewards and no log-probs.
-
-    Attributes:
-        first: the record that comes first.
-        rewards, lengths: of each response; None where they are unknown.
-    """
-
-    first: NoLogProbsError
-    rewards: list[float | None]
-    lengths: list[int | None]
-
-    @property
-    def group(self) -> Group:
-        """The numbers that the page shows."""
-        known = np.array([one for one in self.rewards if one is not None], dtype=np.float64)
-        lengths = [one for one in self.lengths if one is not None]
-        label = self.first.signal.group
-        rewards = Ragged(np.array([len(known)]), known)
-        facts: dict[str, Any] = {
-            "source": self.first.source,
-            "line": self.first.line,
-            "record": f"line {self.first.line}",
-            "responses": len(self.rewards),
-            "tokens": sum(lengths),
-            "reward_mean": _or_none(means(rewards))[0],
-            "reward_std": _or_none(deviations(rewards))[0],
-            "length_mean": sum(lengths) / len(lengths) if lengths else None,
-            "length_max": max(lengths, default=None),
-            **dict.fromkeys(("clip_fraction", "log_ratio_max", *_OF_TOKENS)),
-            "rewards": self.rewards,
-            "lengths": self.lengths,
-            "group": 0 if label is None else label,
-            "labelled": label is not None,
-            "pointed": [],
-        }
-        return Group(facts, 0)
+def _of_rewards(records: Sequence[NoLogProbsError]) -> Group:
+    """The numbers of a group of records that have rewards and no log-probs."""
+    first, signals = records[0], [one.signal for one in records]
+    every = [reward for signal in signals for reward in signal.rewards]
+    lengths = [length for signal in signals for length in signal.lengths]
+    known = np.array([one for one in every if one is not None], dtype=np.float64)
+    rewards, measured = Ragged(np.array([len(known)]), known), [n for n in lengths if n is not None]
+    facts: dict[str, Any] = {
+        "source": first.source,
+        "line": first.line,
+        "record": f"line {first.line}",
+        "responses": len(every),
+        "tokens": sum(measured),
+        "reward_mean": _or_none(means(rewards))[0],
+        "reward_std": _or_none(deviations(rewards))[0],
+        "length_mean": sum(measured) / len(measured) if measured else None,
+        "length_max": max(measured, default=None),
+        **dict.fromkeys(("clip_fraction", "log_ratio_max", *_OF_TOKENS)),
+        "rewards": every,
+        "lengths": lengths,
+        "group": 0 if first.signal.group is None else first.signal.group,
+        "labelled": first.signal.group is not None,
+        "pointed": [],
+    }
+    return Group(facts, 0)
 
 
 @dataclass
@@ -228,28 +198,21 @@ class KeptGroups(Accumulator[Breakdown | None]):
     Records that cannot be read are left out: they were reported when the steps were measured.
 
     Attributes:
-        plan: the objective.
+        evaluator: which objective, with the statistics of each step where it wants some.
         step_source: how the step of a record is found.
         choice: what is kept.
-        statistics: those of each step, where the plan wants some.
         steps: the groups of each step.
         rewarded: step, and label or place → the records that have no log-probs.
     """
 
-    plan: Plan
+    evaluator: Evaluator
     step_source: StepSource
     choice: Choice
-    statistics: BatchStatistics | None
     steps: dict[int, list[Group]] = field(default_factory=dict)
-    rewarded: dict[tuple[int, Any], RewardedGroup] = field(default_factory=dict)
+    rewarded: dict[tuple[int, Any], list[NoLogProbsError]] = field(default_factory=dict)
 
     headers = True
-    settings: ClassVar[tuple[str, ...]] = ("plan", "step_source", "choice", "statistics")
-
-    @property
-    def plans(self) -> tuple[Plan, ...]:
-        """The only one."""
-        return (self.plan,)
+    settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "choice")
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records of the steps that are kept, each with its step as its batch."""
@@ -258,43 +221,36 @@ class KeptGroups(Accumulator[Breakdown | None]):
     def _kept(self, decoded: DecodedChunk) -> DecodedChunk:
         kept: list[Raw | InputError] = []
         for raw in decoded.items:
-            if isinstance(raw, NoLogProbsError):
-                self._add_rewards(raw)
-            if not isinstance(raw, Raw):
-                continue
-            try:
-                step = self.step_source.of_record(raw)
-            except InputError:
-                continue
-            if step.number not in self.choice.steps:
-                continue
-            step.metadata = text_fields(raw.value)
-            raw.batch = step
-            kept.append(raw)
+            with suppress(InputError):
+                if isinstance(raw, NoLogProbsError):
+                    self._add_rewards(raw)
+                elif isinstance(raw, Raw):
+                    step = self.step_source.of_record(raw)
+                    if step.number in self.choice.steps:
+                        step.texts = text_fields(raw.value)
+                        raw.batch = step
+                        kept.append(raw)
         return DecodedChunk(kept, decoded.keys)
+
+    def add_used(self, used: Chunk | NoLogProbsError) -> None:
+        """Adds records that were read before."""
+        if isinstance(used, NoLogProbsError):
+            self._add_rewards(used)
+        else:
+            self.add(used, self.evaluate(used))
 
     def _add_rewards(self, record: NoLogProbsError) -> None:
         """Adds a record without log-probs to its group, if its step is kept."""
-        signal, source = record.signal, record.source or ""
-        try:
-            step = self.step_source.number(signal.step, source, record.line)
-        except InputError:
-            return
+        group, source = record.signal.group, record.source or ""
+        step = self.step_source.number(record.signal.step, source, record.line)
         if step in self.choice.steps:
-            name = (source, record.line) if signal.group is None else signal.group
-            self._join((step, name), RewardedGroup(record, signal.rewards, signal.lengths))
-
-    def _join(self, name: tuple[int, Any], later: RewardedGroup) -> None:
-        known = self.rewarded.setdefault(name, later._replace(rewards=[], lengths=[]))
-        known.rewards.extend(later.rewards)
-        known.lengths.extend(later.lengths)
+            name = (source, record.line) if group is None else group
+            self.rewarded.setdefault((step, name), []).append(record)
 
     def evaluate(self, chunk: Chunk) -> Breakdown | None:
-        """The breakdown of records; None of one that lacks what the objective needs."""
-        with suppress(InputError, HyperparameterError):
-            return Evaluator(self.plan, self.statistics).evaluate(chunk)
-        if len(chunk.of_batches) > 1:
-            raise InputError("some of these records cannot be evaluated")
+        """The breakdown of records; None of those that lack what the objective needs."""
+        with suppress(MissingColumnError):
+            return self.evaluator.evaluate(chunk)
         return None
 
     def add(self, chunk: Chunk, found: Breakdown | None) -> None:
@@ -318,15 +274,15 @@ class KeptGroups(Accumulator[Breakdown | None]):
         """Adds the groups of the input that follows."""
         for step, groups in later.steps.items():
             self.steps.setdefault(step, []).extend(groups)
-        for name, group in later.rewarded.items():
-            self._join(name, group)
+        for name, records in later.rewarded.items():
+            self.rewarded.setdefault(name, []).extend(records)
 
     @property
     def all_groups(self) -> dict[int, list[Group]]:
         """The groups of each step, those without log-probs last."""
         found = {step: [*groups] for step, groups in self.steps.items()}
-        for (step, _), one in self.rewarded.items():
-            found.setdefault(step, []).append(one.group)
+        for (step, _), records in self.rewarded.items():
+            found.setdefault(step, []).append(_of_rewards(records))
         return found
 
     def _groups(
@@ -344,6 +300,8 @@ class KeptGroups(Accumulator[Breakdown | None]):
         for at, (owner, number, rows) in enumerate(places):
             found = chunk.records[owner]
             step: Any = steps[owner]
+            if step.number not in self.choice.steps:
+                continue
             place = (step.number, found.source, found.name)
             responses = self.choice.pointed.get(place, {})
             pointed = sorted(responses.keys() & rows)
@@ -359,7 +317,7 @@ class KeptGroups(Accumulator[Breakdown | None]):
                 "labelled": label is not None,
                 "pointed": pointed,
             }
-            drawn = Drawn(step.metadata, owner, rows)
+            drawn = (step.texts, owner, rows)
             yield Group(group, priority), step.number, drawn
 
 
@@ -369,8 +327,7 @@ def _facts(
     """The rewards and lengths of groups, how far their tokens went, and their mean entropy and KL.
 
     Args:
-        chunk: records.
-        breakdown: of these; None where they lack what the objective needs.
+        breakdown: None where the records lack what the objective needs.
         order: their responses, those of a group next to each other.
         sizes: how many responses each group has.
     """
@@ -405,18 +362,16 @@ def _facts(
 def _token_facts(batch: Batch, of: Callable[[F64], Ragged], tokens: I64) -> dict[str, list[Any]]:
     """Means over the tokens of groups as ``trend`` has them of a step, in nats."""
     new, reference = batch.log_probs_new, batch.log_probs_ref
-    columns = {
-        "entropy": batch.entropies,
-        "nll": None if new is None else -new,
-        "kl_k3": None if new is None or reference is None else k3(reference - new),
-    }
-    facts: dict[str, list[Any]] = dict.fromkeys(_OF_TOKENS, [None] * len(tokens))
+    nll = None if new is None else -new
+    kl = None if new is None or reference is None else k3(reference - new)
+
+    def mean(values: F64 | None) -> list[Any]:
+        if values is None:
+            return [None] * len(tokens)
+        return _or_none(of(batch.responses.sum(values)).reduced(np.add, 0) / tokens)
+
     with np.errstate(invalid="ignore"):
-        for name, values in columns.items():
-            if values is not None:
-                added = of(batch.responses.sum(values)).reduced(np.add, 0)
-                facts[name] = _or_none(added / tokens)
-    return facts
+        return dict(zip(_OF_TOKENS, map(mean, (batch.entropies, nll, kl)), strict=True))
 
 
 def _or_none(values: F64) -> list[float | None]:

@@ -10,7 +10,7 @@ from typing import Any
 from grpo_cli.batch import F64
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
-from grpo_cli.commands.report.groups import KeptGroups, choose, limit_tokens, worst_in
+from grpo_cli.commands.report.groups import Choice, KeptGroups, choose, limit_tokens, worst_in
 from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event
@@ -24,6 +24,7 @@ from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.verdict import last_good_step, main_event, other_events
 from grpo_cli.commands.trend.view import NAMED, known, usual, verdict_of
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup
 
@@ -43,15 +44,12 @@ def page_of(
     stored: StoredOptions,
     command: str | None = None,
 ) -> Iterator[str]:
-    """The page of a run that was read, in parts; its records are read again for their groups.
+    """The page of a run that was read, in parts.
 
     Args:
         run: the run, or the steps of a log.
         other: another run, whose series are drawn as well.
-        answer: what happened in it.
-        places: its files.
         options: its flags; ``--by`` adds the parts of changes.
-        stored: what it stores.
         command: what writes it; None: this command line.
     """
     blocks: list[tuple[str, str]] = []
@@ -60,10 +58,9 @@ def page_of(
         whole = _head(answer) | {"lost": 0}
     else:
         whole, blocks = _of_records(run, answer, options.by, stored)
-    other_runs = {}
     if other is not None:
         steps = other if isinstance(other, Steps) else other.read()
-        other_runs[(options.against or [""])[0]] = steps
+        named = (options.against or [""])[0]
         if len({*steps.numbers} & {*answer.steps.numbers}) >= LEAST_COMMON:
             compared = compare_runs(answer.steps, steps)
             differing = {
@@ -76,15 +73,13 @@ def page_of(
                 for one in compared.differing
             }
             whole["against"] = {"verdict": compared.headline, "metrics": differing}
-            named = next(iter(other_runs))
             title = f"Against {named}: {compared.headline}."
-    for steps in other_runs.values():
+        whole["others"] = [named]
         places_of = {number: at for at, number in enumerate(steps.numbers)}
         for one in whole["metrics"]:
             values = [*(steps.values(one["name"]) if one["name"] in steps.metrics else ()), None]
             row = [values[places_of.get(at, -1)] for at in whole["steps"]]
-            one.setdefault("others", []).append(row)
-    whole["others"] = [*other_runs]
+            one["others"] = [row]
     first, last = places[0], places[-1]
     count = len(answer.signatures) - 1
     more = f" and {count:,} more (grpo trend --json)" if count > 0 else ""
@@ -126,11 +121,7 @@ def _of_records(
     choice = choose(
         steps, answer.findings, most=stored.steps, groups=stored.groups, seed=stored.seed
     )
-    make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
-    places, reader = [steps.numbers.index(number) for number in choice.steps], run.reader
-    if 2 * len(places) <= len(steps):  # else most records are read, faster without a condition
-        reader = of_steps(reader, [steps[at] for at in places], run.step_source)
-    read = first_pass(reader, make)
+    read = _groups(run, steps, choice)
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
     whole = _head(answer) | {"alone": run.alone}
     if field is not None:
@@ -152,11 +143,25 @@ def _of_records(
     around = {  # as ``trend --at``
         str(number): {
             one.name: [one.before, one.after, one.size]
-            for one in metrics_at(shown, at, answer.findings)
+            for one in metrics_at(shown, steps.numbers.index(number), answer.findings)
         }
-        for number, at in zip(choice.steps, places, strict=True)
+        for number in choice.steps
     }
     return whole | {"kept": reasons, "groups": groups, "around": around} | sample, blocks
+
+
+def _groups(run: Run, steps: Steps, choice: Choice) -> KeptGroups:
+    """The groups of the steps that are kept; of a long run the records are read again."""
+    make = partial(KeptGroups, Evaluator(run.plan, run.statistics), run.step_source, choice)
+    if run.kept is not None:
+        found = make()
+        for used in run.kept:
+            found.add_used(used)
+        return found
+    places, reader = [steps.numbers.index(number) for number in choice.steps], run.reader
+    if 2 * len(places) <= len(steps):  # else most records are read, faster without a condition
+        reader = of_steps(reader, [steps[at] for at in places], run.step_source)
+    return first_pass(reader, make)
 
 
 def _in_tables(answer: Trend) -> dict[str, F64]:

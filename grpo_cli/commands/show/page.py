@@ -11,7 +11,6 @@ import numpy as np
 
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import (
-    Drawn,
     blocks,
     finite,
     html,
@@ -55,7 +54,7 @@ class OnPage(NamedTuple):
         """The record as it evaluates alone."""
         place = place_of(record)
         signature = breakdown.objective.signature
-        whole = Drawn(text_fields(raw.value), 0, range(len(record.widths)))
+        whole = (text_fields(raw.value), 0, range(len(record.widths)))
         (block,) = blocks([record], breakdown, [whole])
         (row,) = rows(Source([record], breakdown), "response")
         rewards = [one["reward"] for one in row["responses"]]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import ENTROPY, KL
+from grpo_cli.records.record import listed
 from grpo_cli.terminal.numbers import brief, counted, shown, visible
 from grpo_cli.terminal.palette import STEPS
 
@@ -251,9 +253,9 @@ def words_of(responses: Sequence[Row]) -> tuple[list[str], NDArray[np.uint32], b
     named = all("token" in one for one in responses)
     has_ids = all("token_id" in one for one in responses)
     name = "token" if named else "token_id" if has_ids else "position"
-    every = [*chain.from_iterable(one[name] for one in responses)]
-    numbers = {token: number for number, token in enumerate(dict.fromkeys(every))}
-    codes = np.fromiter(map(numbers.__getitem__, every), np.uint32, len(every))
+    numbers = defaultdict[Any, int](count().__next__)
+    every = chain.from_iterable(listed(one[name]) for one in responses)
+    codes = np.fromiter(map(numbers.__getitem__, every), np.uint32)
     if not named:
         return [*map(str, numbers)], codes, False
     decode = decoder(numbers)

@@ -134,7 +134,8 @@ def answer_run(
         if options.asked:
             notes = unread | answer_question(options, run, other, flags, files or ["-"])
         else:
-            records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
+            records = None if isinstance(run, Steps) else run
+            steps = run if isinstance(run, Steps) else run.read(keep=options.html is not None)
             for condition in conditions:
                 condition.check(steps)
             of_records = columns if options.names == "grpo" else ()

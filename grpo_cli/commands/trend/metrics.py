@@ -350,6 +350,8 @@ def unit(name: str) -> str:
 
 def legend(name: str) -> str:
     """What a column is; "" of one that a log has under another name."""
+    if name.startswith(OF_ENVIRONMENT):
+        return f"mean reward of the responses with {name.removeprefix(OF_ENVIRONMENT)}"
     if found := re.fullmatch(r"rewards/(.+)/mean", name):
         return f"mean reward of the function {found[1]}"
     return LEGEND.get(name, [""])[0]

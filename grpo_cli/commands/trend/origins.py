@@ -42,14 +42,16 @@ class RecordStep(BatchFields):
         field: the field of the file that holds it; None where the file's name does, or --step file.
         metadata: what ``add_metadata`` reads of the record; None where there is nothing.
         row: the number of the row that sums it up: the step's, or one of the step's part.
+        texts: the fields of the record with its prompt and its responses, where a page draws them.
     """
 
-    __slots__ = ("field", "metadata", "number", "row")  # runs have thousands
+    __slots__ = ("field", "metadata", "number", "row", "texts")  # runs have thousands
 
     def __init__(self, number: int, field: str | None = None) -> None:
         self["step"] = self.number = self.row = number
         self.field = field
         self.metadata: Mapping[str, Any] | None = None
+        self.texts: Mapping[str, Any] = {}
 
     def set_part(self, part: str | int | float) -> None:
         """Has the step be of a part, as --by has it."""

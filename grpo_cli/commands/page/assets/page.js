@@ -3,6 +3,16 @@
 // The table of more records is folded.
 const MANY = 30;
 
+// A step, and what began there or is worst there.
+function stepTitle({ events, findings }, step) {
+  const begun = findings.find(({ onset }) => onset === step);
+  const worst = findings.find((one) => one.worst_step === step);
+  const event = begun && events[begun.event];
+  if (event?.title.startsWith(`step ${step}: `)) return `${capital(event.title)}.`;
+  if (begun) return `Step ${shown(step)}: ${begun.metric} ${{ up: "rose", down: "fell" }[begun.direction] ?? "changed"}.`;
+  return `Step ${shown(step)}${worst ? `: the worst of ${worst.metric}.` : ""}`;
+}
+
 class Page {
   constructor(settings) {
     this.top = settings.top;
@@ -65,7 +75,7 @@ class Page {
     this.path.hidden = !known;
     const heading = document.querySelector("h1");
     this.heading ??= heading.textContent;
-    const verdict = this.heading.startsWith(`Step ${shown(step)}: `) ? this.heading.split(". ")[0] : `Step ${shown(step)}`;
+    const verdict = stepTitle(run, step);
     heading.textContent = !known ? this.heading : group === null ? verdict : `Step ${step}: ${groupWords(run.groups[step], group)}`;
     document.title = heading.textContent;
     const parts = [known ? link("#", "run") : make("b", {}, "run")];

@@ -66,7 +66,7 @@ class RunView {
     const title = against ? make("p.verdict", {}, sentences([verdict.split("; ")[0]], this.run)) : null; // the page's is about the other run
     const wrong = findings.some(({ severity }) => severity === "warning");
     const content = (name, words) => (name === "also" ? link(`#event-${events.findIndex(({ title }) => title === words)}`, words) : words);
-    return [title, make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...facts.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, content(name, words))]))];
+    return [title, summary(facts.map(([name, words]) => [name, content(name, words)]), wrong)];
   }
 
   findings() {
@@ -120,9 +120,9 @@ class RunView {
       has ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`,
       ` ${arrow(finding)} `,
       main ? make("b", {}, words) : words,
-      ...(others.length ? ["; also ", ...others.flatMap((one, at) => [at ? ", " : "", make("span.level", {}, levels(one))])] : []),
       " ",
       make("span.links", {}, ...links),
+      others.length ? make("p.family", {}, "also", ...others.map((one) => make("span.level", {}, ...levels(one)))) : null,
     );
   }
 
@@ -211,6 +211,9 @@ class RunView {
   }
 }
 
+// Facts by their names, as the likely cause and the fix.
+const summary = (facts, wrong) => make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...facts.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));
+
 // A metric's name, as nll, keeps its small letter.
 const sentences = (parts, { metrics }) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, (word) => begun(word, metrics))}.`).join(" ");
@@ -226,7 +229,7 @@ function families(findings) {
   return [...found.values()];
 }
 
-const levels = ({ metric, before, after }) => `${metric} ${[before, after].filter((one) => one !== null).map((one) => shown(one, 3)).join(" → ")}`;
+const levels = ({ metric, before, after }) => [`${metric} `, make("b", {}, [before, after].filter((one) => one !== null).map((one) => shown(one, 3)).join(" → "))];
 
 // What check says, without the name of the rule, and of which record.
 function checkWords(words) {

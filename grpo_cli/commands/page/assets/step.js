@@ -39,13 +39,24 @@ class StepView {
       "article.step",
       {},
       ...(new Set(run.files).size > 1 ? [make("p", {}, run.files[this.at])] : []),
-      ...this.found.slice(0, 1).map((one) => make("p.verdict", {}, `${arrow(one)} ${one.sentence}`)),
-      ...this.found.slice(0, 1).map((one) => commandLine((one.onset === step ? one.command : one.worst_command) ?? "")),
+      ...this.verdict(),
       ...(step === run.last_good ? [make("p.verdict", {}, "The last good step.")] : []),
       make("div.columns", {}, make("section", {}, ...this.metrics()), this.groups.length ? make("section", {}, make("h2", {}, this.heading()), this.figure, this.stacked) : null),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
       ...(this.groups.length ? this.table() : []),
     );
+  }
+
+  // What is wrong here, its likely cause and fix, and the command that shows it.
+  verdict() {
+    const [one] = this.found;
+    if (!one) return [];
+    const { facts } = this.run.events[one.event];
+    return [
+      make("p.verdict", {}, `${arrow(one)} ${one.sentence}`),
+      facts.length ? summary(facts, one.severity === "warning") : null,
+      commandLine((one.onset === this.step ? one.command : one.worst_command) ?? ""),
+    ];
   }
 
   heading() {

@@ -22,6 +22,7 @@ from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, levels, m
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Place, Steps
 from grpo_cli.engine import Reader
+from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
 
@@ -212,7 +213,7 @@ def _groups(
     """The groups in which a step is worst in something, in the order of that."""
     pointed = pointed_at((number, one) for one in worst.values())
     choice = Choice({number: "asked"}, pointed, groups=0, seed=0)
-    make = partial(KeptGroups, run.plan, run.step_source, choice, run.statistics)
+    make = partial(KeptGroups, Evaluator(run.plan, run.statistics), run.step_source, choice)
     found = first_pass(reader, make).steps
     rows: list[Mapping[str, Any]] = []
     for group in found.get(number, ()):
