@@ -222,6 +222,14 @@ def test_every_column_of_a_table_is_explained():
     assert [name for name, word in of_eval.items() if word is None or word.word != name] == []
 
 
+@pytest.mark.parametrize("code", [row["code"] for row in codes()])
+def test_a_finding_says_when_check_finds_it(grpo, code):
+    """By its rules, whose bounds are there, also where the code is a word of its own."""
+    printed = grpo("help", code).stdout
+    assert "\ncheck finds\n  · " in printed
+    assert not re.search(r"``|Yields|Args:|References:", printed)
+
+
 def test_every_heading_of_an_answer_about_a_run_is_explained():
     """Of ``--at``, ``--by`` and ``--against``, as they print them."""
     of_at = {"metric", "before", "at", "after", "size", "record", "group", "worst_in", *FACTS}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.help.words import print_word
+from grpo_cli.commands.help.words import described_by, print_paragraphs, print_word
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.choice import Bound
 from grpo_cli.terminal.display import chosen
@@ -41,18 +40,12 @@ def describe_choice(name: str) -> dict[str, Any]:
 def _described(place: str, name: str) -> dict[str, Any]:
     stage = STAGES[place]
     choice = stage.choices[name]
-    doc = (inspect.getdoc(choice.function) or choice.summary).replace("``", "").split("\n\n")
-    description = [
-        " ".join(section.split())
-        for section in doc
-        if not section.startswith(("Args:", "Returns:", "Raises:"))  # for programmers
-    ]
     return {
         "stage": place,
         "question": stage.question,
         "choice": name,
         "aliases": [alias for alias, of in stage.aliases.items() if of == name],
-        "description": description,
+        "description": described_by(choice.function) or [choice.summary],
         "hyperparameters": {one: HYPERPARAMETERS[one].meaning for one in choice.hyperparameters},
         "variants": [
             row
@@ -73,17 +66,16 @@ def print_choice(console: Console, screen: Screen, page: Mapping[str, Any]) -> N
         about = f": --{one['stage']}, {one['question']}"
         console.print(Text.assemble("\n" if at else "", (names, "bold cyan"), about))
         console.print()
-        full = chosen().full
-        for paragraph in one["description"]:
-            if full or not paragraph.startswith("References:"):
-                console.print(wrapped(Text(f"  {paragraph}"), width, 2))
+        print_paragraphs(console, screen, one["description"])
         if one["hyperparameters"]:
             console.print(Text("\nhyperparameters", "bold"))
         for name, meaning in one["hyperparameters"].items():
             text = Text.assemble("  ", (name, "cyan"), f"  {meaning}")
             console.print(wrapped(text, width, 4))
         named = (
-            [n for n in one["variants"] if "/" not in n][:_MOST] if not full else one["variants"]
+            one["variants"]
+            if chosen().full
+            else [n for n in one["variants"] if "/" not in n][:_MOST]
         )
         if rest := len(one["variants"]) - len(named):
             named = [*named, f"{rest} more (--full, which has the references too)"]
