@@ -77,7 +77,7 @@ class Shown(Frames, Answer):
             return f"{all_of_them}, each with {self.by} 0 ({other} ranks them)"
         cut = f"{rows:,} of " if rows < self.count else ""
         line = f"{cut}{all_of_them}, largest {ranked_by(self.by)} first"
-        if self.carried is None:
+        if self.carried is None or (rows == self.count and not self.having):
             return line
         of = "contribution" if self.by == "contribution" else "gradient"
         return f"{line}; together {percent(self.carried)} of Σ|{of}|"
