@@ -87,6 +87,42 @@ def read(
     return _canonical(reader_of(data, **how)[0])
 
 
+@asked
+def convert(
+    data: Data,
+    path: Path,
+    *,
+    where: Texts = (),
+    group_by: Texts = (),
+    group_size: int | None = None,
+) -> int:
+    """Writes data as canonical JSONL, or as Parquet, which evaluate to the same numbers.
+
+    Args:
+        data: as ``evaluate`` takes it.
+        path: the file, ``.jsonl`` or ``.parquet``.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
+
+    Returns:
+        How many records were written.
+
+    Raises:
+        UsageError: for a file that cannot be written.
+        InputError: for data that cannot be read; then there is no file.
+    """
+    from grpo_cli.commands.convert.command import Conversion
+    from grpo_cli.commands.options.place import destination
+
+    place = os.fspath(path)
+    if not place.endswith((".jsonl", ".parquet")):
+        raise UsageError(f"{place}: a file's name ends in .jsonl or .parquet")
+    reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+    run = Conversion(reader, as_table=place.endswith(".parquet"), as_json=False)
+    with destination(place, "path") as stream:
+        run.write(stream)
+    return run.records
+
+
 def _canonical(reader: Reader) -> Iterator[dict[str, Any]]:
     with speaking_of_arguments():
         for place, (raw, _) in enumerate(reader.records()):

@@ -18,9 +18,8 @@ from formats.dumps import of as dump_of
 
 from grpo_cli import evaluate
 from grpo_cli.commands.check.rule import codes
-from grpo_cli.commands.explain.choice import is_choice
-from grpo_cli.commands.help.command import flags, look_up_flag
-from grpo_cli.commands.help.view import flag_pages
+from grpo_cli.commands.explain.names import is_choice
+from grpo_cli.commands.help.command import flag_pages, flags, look_up_flag
 from grpo_cli.commands.help.words import look_up
 from grpo_cli.commands.trend.metrics import METRICS, legend
 from grpo_cli.commands.trend.onsets import KINDS

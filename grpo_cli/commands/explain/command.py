@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from grpo_cli.commands.explain.choice import print_choice
 from grpo_cli.commands.explain.explain import describe_topic, explain
 from grpo_cli.commands.explain.logged import print_log
-from grpo_cli.commands.explain.variant import print_variant
+from grpo_cli.commands.explain.names import print_choice, print_variant
 from grpo_cli.commands.explain.view import draw
 from grpo_cli.commands.help.words import print_word
 from grpo_cli.commands.options import complete
@@ -16,7 +15,7 @@ from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import argument
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import LoadingOptions, finish, paths
-from grpo_cli.commands.vectors.view import print_vector
+from grpo_cli.commands.vectors.command import print_vector
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.display import chosen
 

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.commands.answer import Answer, Printed
-from grpo_cli.commands.explain.choice import describe_choice, is_choice
 from grpo_cli.commands.explain.facts import Facts
 from grpo_cli.commands.explain.logged import explain_log
-from grpo_cli.commands.explain.variant import describe_variant
+from grpo_cli.commands.explain.names import describe_choice, describe_variant, is_choice
 from grpo_cli.commands.explain.why import Reason, why
 from grpo_cli.commands.explain.worked import worked
 from grpo_cli.commands.help.words import look_up, names_of_words

@@ -35,10 +35,9 @@ from grpo_cli.commands.show.batch import (
     rank_of,
     show_rows,
 )
-from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import COLORS, Picture
-from grpo_cli.commands.show.record import picture_of
+from grpo_cli.commands.show.record import figure, picture_of
 from grpo_cli.commands.show.view import not_printed, print_heat, print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
