@@ -19,7 +19,6 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.record import in_chunks
-from grpo_cli.records.record import listed as as_lists
 from grpo_cli.records.tables.writing import canonical
 from grpo_cli.records.translate import Notices
 
@@ -237,13 +236,11 @@ def reading_flags(where: Texts, group_by: Texts, group_size: int | None) -> list
 
 
 def _rows_of_frame(frame: Any) -> list[Record]:
-    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas.
-
-    Cells of pandas may be arrays of arrays, which are lists of lists.
-    """
+    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas."""
     for name, words in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
         if hasattr(frame, name):
-            return [*map(as_lists, getattr(frame, name)(*words))]
+            rows: list[Record] = getattr(frame, name)(*words)
+            return rows
     raise _no_data(type(frame).__name__)
 
 
@@ -298,7 +295,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     if hasattr(value, "tolist"):
-        return value.tolist()
+        made = value.tolist()
+        of_arrays = isinstance(made, list) and made and hasattr(made[0], "tolist")  # as in pandas
+        return [*map(plain, made)] if of_arrays else made
     return np.asarray(value).tolist() if hasattr(value, "__array__") else value
 
 

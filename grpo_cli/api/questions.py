@@ -33,7 +33,7 @@ from grpo_cli.commands.match.answer import Matched
 from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.engine.reader import ONE_STEP
-from grpo_cli.errors import UsageError, did_you_mean
+from grpo_cli.errors import UsageError
 
 if TYPE_CHECKING:
     pass
@@ -320,14 +320,10 @@ def show(
         InputError: for data that cannot be read.
     """
     from grpo_cli.commands.show.batch import rank_of, show_rows
-    from grpo_cli.commands.show.picture import COLORS
     from grpo_cli.commands.show.record import with_picture
 
     tests = listed(having)
     by = rank_of(by, tests)
-    if by not in COLORS:
-        hint = did_you_mean(str(by), COLORS)
-        raise UsageError(f"by: expected one of {', '.join(COLORS)}, got {by!r}{hint}")
     rows = whole("top", top)
     plan = planned(one_variant(variant), stages, hyperparameters, batch)
     how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}

@@ -129,12 +129,6 @@ def described() -> dict[str, str]:
     return {name: (_imported(name).__doc__ or "").partition("\n")[0] for name in COMMANDS}
 
 
-def __getattr__(name: str) -> Any:
-    if name == "app":
-        return application()
-    raise AttributeError(name)
-
-
 def main() -> None:
     """Runs the command and exits: 0, 2 usage, 3 input, 70 a bug, 130 Ctrl-C, 141 closed pipe."""
     if hasattr(signal, "SIGPIPE"):

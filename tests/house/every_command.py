@@ -206,7 +206,7 @@ def run(command: list[str]) -> tuple[str, dict]:
     own = tempfile.mkdtemp(dir=".")
     written = [f"{own}/{word}" if word in ("page.html", "page.svg") else word for word in command]
     with contextlib.redirect_stdout(io.StringIO()):
-        result = CliRunner().invoke(main_function().app, written)
+        result = CliRunner().invoke(main_function().application(), written)
     page = "".join(path.read_text() for path in sorted(Path(own).iterdir()))
     out, err = (_VERSION.sub("v:V", text) for text in (result.stdout, result.stderr))
     err = err.replace(own, ".")

@@ -147,19 +147,15 @@ def related(listed: str) -> tuple[list[str], list[dict[str, Any]]]:
 
 def _differences(one: Mapping[str, Bound], other: Mapping[str, Bound]) -> dict[str, str]:
     """Stage → the other's choice, where it is another or has other values."""
+
+    def made(bound: Bound | None) -> object:
+        return bound and (bound.name, bound.values)
+
     return {
         stage: choice_line(other[stage]) if stage in other else "none"
         for stage in dict.fromkeys([*one, *other])
-        if not _are_alike(one.get(stage), other.get(stage))
+        if made(one.get(stage)) != made(other.get(stage))
     }
-
-
-def _are_alike(one: Bound | None, other: Bound | None) -> bool:
-    return one is other or (
-        one is not None
-        and other is not None
-        and (one.name, one.values) == (other.name, other.values)
-    )
 
 
 # ---- the page -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in every if name.startswith(incomplete)]
 
 
-_LISTED, _NEAREST = 10, 5
+_LISTED, _NEAREST = 12, 5
 """Names that an error lists all, and how many it lists of more."""
 
 
