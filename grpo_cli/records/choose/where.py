@@ -375,6 +375,8 @@ def hint(
     """The fields, ids or groups of the first records, near the ones that were asked for."""
     values = [raw.value for raw in raws if isinstance(raw.value, dict)]
     fields = "".join(_fields(values, one) for one in where)
+    if fields and record is not None and record.isdecimal():
+        return f"{fields}; a number for --record counts all records of the input"
     if fields or not values:
         return fields
     if record is not None:
