@@ -775,8 +775,21 @@ def test_data_in_memory_have_no_empty_command() -> None:
     assert "()" not in str(verify(wrong))
 
 
-def test_a_page_without_numbers_begins_with_its_table() -> None:
-    assert repr(grpo_cli.explain("clip")).startswith("choices\n")
+PAGES = [
+    "clip",
+    "dapo",
+    "ratio",
+    "clip/dual-capped",
+    "padding",
+    f"{SAMPLES}/run/trainer_state.json",
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_name_has_the_page_of_its_command(name: str) -> None:
+    page = grpo_cli.explain(name)
+    assert f"{page}\n" == f"{page!r}\n" == run("explain", name).stdout
+    assert "<pre>" in page._repr_html_()
 
 
 def test_notices_are_counted_at_a_prompt() -> None:
