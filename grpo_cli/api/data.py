@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.api.arguments import asked, speaking_of_arguments
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.source import read_mapping
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
@@ -74,11 +76,8 @@ def read(
         UsageError: for an argument that cannot be understood.
         InputError: if the data cannot be read, with file, line and place.
     """
-    from grpo_cli.commands.options.source import read_mapping  # typer comes with it
-
-    if format not in (None, CANONICAL, *FORMATS):
-        known = ", ".join((CANONICAL, *FORMATS))
-        raise UsageError(f"format: expected one of {known}, got {format!r}")
+    if format is not None:
+        complete.known("format", str(format), (CANONICAL, *FORMATS))
     how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
     how |= {"format": format, "unpack": read_size(unpack)}
     how["record"] = None if record is None else str(record)

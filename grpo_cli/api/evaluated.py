@@ -30,15 +30,8 @@ from grpo_cli.commands.frames import (
     polars_frame,
     with_values,
 )
-from grpo_cli.engine.rows.fields import (
-    COLUMNS,
-    FIELDS,
-    KINDS,
-    SIDES,
-    STEP,
-    Level,
-    at_other_levels,
-)
+from grpo_cli.commands.options import complete
+from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, STEP, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.rows import read_having
 from grpo_cli.engine.rows.source import Source
@@ -241,23 +234,17 @@ class Evaluated:
         Raises:
             UsageError: for a level or column that does not exist, or where only totals were kept.
         """
-        if level not in get_args(Level):
-            hint = did_you_mean(str(level), get_args(Level))
-            levels = ", ".join(get_args(Level))
-            raise UsageError(f"level: expected one of {levels}, got {level!r}{hint}")
+        complete.known("level", str(level), get_args(Level))
         rows, parts = self.batches or [self.total], self.parts
         if level != "batch":
             self._with_rows()
         known = (
             (*rows[0],) if level == "batch" else (*dict.fromkeys((*parts[0].by, *FIELDS[level])),)
         )
-        names = [one.strip() for text in listed(fields) for one in text.split(",")]
+        texts = [one.strip() for text in listed(fields) for one in text.split(",")]
         with speaking_of_arguments():
-            for name in names:
-                if name not in known:
-                    hint = at_other_levels(name, level) or did_you_mean(name, known)
-                    hint = hint or f" (there are {', '.join(known)})"
-                    raise UsageError(f"fields: level {level} has no column {name!r}{hint}")
+            where = f"fields at level {level}"
+            names = [complete.known_column(where, one, level, known) for one in texts]
             wanted = read_having(listed(having), level, known, "having")
         if level == "batch":
             kept = [row for row in rows if wanted is None or wanted.holds(row)]

@@ -28,7 +28,6 @@ from grpo_cli.engine.rows.fields import (
     NAMED,
     SHARES,
     Level,
-    at_other_levels,
 )
 from grpo_cli.engine.rows.rows import Having
 from grpo_cli.errors import UsageError, checked
@@ -128,10 +127,8 @@ class Printing:
         names = dict.fromkeys(name.strip() for name in given.split(","))
 
         def check(name: str) -> str:
-            if name not in known and (hint := at_other_levels(name, self.level)):
-                raise UsageError(f"{where}: unknown name {name!r}{hint}")
             advice = f"; if records have it, --batch {name} adds it and makes each value a batch"
-            return complete.known(where, name, known, advice)
+            return complete.known_column(where, name, self.level, known, advice)
 
         return tuple(dict.fromkeys(checked(check, names)))
 
