@@ -180,7 +180,7 @@ def test_rows_begin_with_the_step_that_records_say(tmp_path: Path) -> None:
         assert printed(*words, "csv").decode().splitlines()[0].split(",") == [*first]
         assert next(iter(json.loads(printed(*words, "json"))["records"][0].items())) == ("step", 3)
     assert "step" not in evaluate(ONE, "dr").columns("record")
-    with pytest.raises(GrpoError, match="level record has no column 'signatur'; did you mean sig"):
+    with pytest.raises(GrpoError, match="unknown name 'signatur'; did you mean sig"):
         evaluate(ONE).columns("record", fields="id,signatur")
 
 
