@@ -306,8 +306,7 @@ def _meant(message: str) -> str:
     if not message.startswith("No such command"):
         return ""
     from grpo_cli.commands.explain.names import is_choice
-    from grpo_cli.commands.help.command import topics
-    from grpo_cli.commands.help.words import COMMAND_OF, look_up, names_of_words
+    from grpo_cli.commands.help.words import COMMAND_OF, look_up, names_of_words, topics
     from grpo_cli.variants import NAMES
 
     if word in COMMAND_OF:

@@ -162,7 +162,7 @@ def commands(folder: Path) -> Iterator[list[str]]:
         yield ["compare", file, "-v", "all", "--json"]
         yield ["explain", file]
         yield ["check", file, "--json"]
-    for topic in importlib.import_module("grpo_cli.commands.help.command").topics():
+    for topic in importlib.import_module("grpo_cli.commands.help.words").topics():
         yield ["help", topic]
     for file in ("made_up.jsonl", "groups.jsonl", "samples/arithmetic.jsonl"):
         for loss in ("0.0256", "0.012345678", "-0.1"):

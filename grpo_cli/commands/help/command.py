@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
@@ -14,7 +13,15 @@ from rich.padding import Padding
 from rich.text import Text
 
 from grpo_cli.commands import main
-from grpo_cli.commands.help.words import Word, look_up, names_of_words, print_word
+from grpo_cli.commands.help.words import (
+    PAGES,
+    Word,
+    look_up,
+    names_of_words,
+    print_word,
+    text,
+    topics,
+)
 from grpo_cli.commands.options.option import argument
 from grpo_cli.errors import UsageError, nearest
 from grpo_cli.terminal.destination import destination
@@ -188,19 +195,6 @@ def _print_choices(console: Console, screen: Screen, stage: str) -> None:
 
 
 # ---- pages, Markdown files: laid out on a terminal, in a pipe as they are ------------------------
-
-PAGES = Path(__file__).parent / "pages"
-
-
-def topics() -> Mapping[str, str]:
-    """Topic → the first line of its page, which says what is in it."""
-    first = {path.stem: text(path.stem).partition("\n")[0] for path in sorted(PAGES.glob("*.md"))}
-    return {topic: line.lstrip("# ").rstrip() for topic, line in first.items()}
-
-
-def text(topic: str) -> str:
-    """The page as it was written."""
-    return (PAGES / f"{topic}.md").read_text(encoding="utf-8")
 
 
 def flag_pages() -> Mapping[str, str]:

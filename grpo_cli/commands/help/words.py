@@ -1,4 +1,4 @@
-"""Words that somebody may look up: those of the tables and flags, and other tools' names."""
+"""What somebody may look up: words of the tables and flags, other tools' names, pages."""
 
 from __future__ import annotations
 
@@ -223,3 +223,17 @@ def print_paragraphs(console: Console, screen: Screen, paragraphs: Iterable[str]
         if chosen().full or not paragraph.startswith("References:"):
             indent = 4 if paragraph.startswith("· ") else 2
             console.print(wrapped(Text(f"  {paragraph}"), screen.reading, indent))
+
+
+PAGES = Path(__file__).parent / "pages"
+
+
+def topics() -> Mapping[str, str]:
+    """Topic → the first line of its page, which says what is in it."""
+    first = {path.stem: text(path.stem).partition("\n")[0] for path in sorted(PAGES.glob("*.md"))}
+    return {topic: line.lstrip("# ").rstrip() for topic, line in first.items()}
+
+
+def text(topic: str) -> str:
+    """The page as it was written."""
+    return (PAGES / f"{topic}.md").read_text(encoding="utf-8")
