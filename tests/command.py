@@ -19,7 +19,8 @@ module.application = cache(module.application)
 typer.main.get_command = typer.testing._get_command = cache(typer.main.get_command)
 everywhere._parameters = cache(everywhere._parameters)
 
-COMMANDS, app, application, main = module.COMMANDS, module.app, module.application, module.main
+COMMANDS, application, main = module.COMMANDS, module.application, module.main
+app = application()
 
 __all__ = ["COMMANDS", "answer", "app", "application", "main", "names_at", "run"]
 

@@ -1,10 +1,10 @@
 """The commands as functions: ``evaluate(record, variant="dr").objective``."""
 
-from grpo_cli.api.data import Data, read
+from grpo_cli.api.data import Data, convert, read
 from grpo_cli.api.evaluated import Evaluated
 from grpo_cli.api.evaluation import evaluate
-from grpo_cli.api.questions import check, compare, diff, explain, match, show, trend, verify
-from grpo_cli.api.writing import convert, report
+from grpo_cli.api.questions import check, compare, explain, match, show, verify
+from grpo_cli.api.runs import diff, report, trend
 from grpo_cli.commands.check.answer import Checked, Finding
 from grpo_cli.commands.compare.answer import Compared, ComparedVariant, Unserved
 from grpo_cli.commands.diff.diff import RunDiff

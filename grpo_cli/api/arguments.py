@@ -20,19 +20,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def asked(function: Function) -> Function:
     """The function, with errors that speak of arguments; one that does not exist is an error."""
     signature = inspect.signature(function)
-    known = signature.parameters
+    every = signature.parameters.values()
+    known = {one.name: one for one in every if one.kind is not one.VAR_KEYWORD}
+    taken = len(known) < len(every)  # whether hyperparameters are
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         with speaking_of_arguments():
-            if _HYPERPARAMETERS in known:
+            if taken:
                 _gather_stages(named, known)
             for name in named.keys() - known.keys():
                 other = _SYNONYMS.get(name, name)
                 if other in known and other not in named:
                     named[other] = named.pop(name)
                 else:
-                    _refuse(name, named[name], known)
+                    _refuse(name, named[name], known, taken=taken)
             try:
                 signature.bind(*given, **named)
             except TypeError as error:
@@ -43,7 +45,6 @@ def asked(function: Function) -> Function:
 
 
 _SYNONYMS = {"variants": "variant", "variant": "variants", "limit": "top", "top": "limit"}
-_HYPERPARAMETERS = "hyperparameters"
 
 
 def _gather_stages(named: dict[str, Any], known: Iterable[str]) -> None:
@@ -63,26 +64,24 @@ def _gather_stages(named: dict[str, Any], known: Iterable[str]) -> None:
     named["stages"] = {**stages, **{one: named.pop(one) for one in own}}
 
 
-def _refuse(name: str, value: Any, known: Iterable[str]) -> None:
-    """Refuses an argument, unless it may be a hyperparameter.
+def _refuse(name: str, value: Any, known: Iterable[str], *, taken: bool) -> None:
+    """Refuses an argument, unless it may be a hyperparameter, where these are ``taken``.
 
     Raises:
         UsageError: with the nearest argument, or where the name has a meaning.
     """
-    taken = _HYPERPARAMETERS in known
     if taken and name in KNOWN:
         return
-    own = [one for one in known if one != _HYPERPARAMETERS]
-    near = None if name in _ELSEWHERE else nearest(name, own)
+    near = None if name in _ELSEWHERE else nearest(name, known)
     if near or name in _ELSEWHERE:
         hint = f"did you mean {near}?" if near else _ELSEWHERE[name]
         raise UsageError(f"there is no argument {name}; {hint}")
     if not taken:
-        raise UsageError(f"there is no argument {name}; there are {', '.join(own)}")
+        raise UsageError(f"there is no argument {name}; there are {', '.join(known)}")
     if isinstance(value, Mapping):
+        given = ", ".join(f"{key}={one!r}" for key, one in value.items()) or "beta=0.1"
         raise UsageError(
-            f"there is no argument {name}; hyperparameters are keyword arguments, as "
-            f"evaluate(data, beta=0.1) or evaluate(data, **{name})"
+            f"there is no argument {name}; hyperparameters are keyword arguments: {given}"
         )
     if canonical_name(name):
         raise UsageError(

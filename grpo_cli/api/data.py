@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.api.arguments import asked, speaking_of_arguments
+from grpo_cli.commands.options import complete
+from grpo_cli.commands.options.source import read_mapping
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records import Block, DecodedChunk, Piece, Raw, Reading, Source
@@ -19,7 +21,6 @@ from grpo_cli.records.formats import CANONICAL, FORMATS
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.record import in_chunks
-from grpo_cli.records.record import listed as as_lists
 from grpo_cli.records.tables.writing import canonical
 from grpo_cli.records.translate import Notices
 
@@ -75,16 +76,49 @@ def read(
         UsageError: for an argument that cannot be understood.
         InputError: if the data cannot be read, with file, line and place.
     """
-    from grpo_cli.commands.options.source import read_mapping  # typer comes with it
-
-    if format not in (None, CANONICAL, *FORMATS):
-        known = ", ".join((CANONICAL, *FORMATS))
-        raise UsageError(f"format: expected one of {known}, got {format!r}")
+    if format is not None:
+        complete.known("format", str(format), (CANONICAL, *FORMATS))
     how: dict[str, Any] = {"where": where, "group_by": group_by, "group_size": group_size}
     how |= {"format": format, "unpack": read_size(unpack)}
     how["record"] = None if record is None else str(record)
     how["mapped"] = tuple(read_mapping(f"{name}={place}") for name, place in (map or {}).items())
     return _canonical(reader_of(data, **how)[0])
+
+
+@asked
+def convert(
+    data: Data,
+    path: Path,
+    *,
+    where: Texts = (),
+    group_by: Texts = (),
+    group_size: int | None = None,
+) -> int:
+    """Writes data as canonical JSONL, or as Parquet, which evaluate to the same numbers.
+
+    Args:
+        data: as ``evaluate`` takes it.
+        path: the file, ``.jsonl`` or ``.parquet``.
+        where, group_by, group_size: as ``evaluate`` takes them. Default: all, each row a record.
+
+    Returns:
+        How many records were written.
+
+    Raises:
+        UsageError: for a file that cannot be written.
+        InputError: for data that cannot be read; then there is no file.
+    """
+    from grpo_cli.commands.convert.command import Conversion
+    from grpo_cli.commands.options.place import destination
+
+    place = os.fspath(path)
+    if not place.endswith((".jsonl", ".parquet")):
+        raise UsageError(f"{place}: a file's name ends in .jsonl or .parquet")
+    reader, _ = reader_of(data, where=where, group_by=group_by, group_size=group_size)
+    run = Conversion(reader, as_table=place.endswith(".parquet"), as_json=False)
+    with destination(place, "path") as stream:
+        run.write(stream)
+    return run.records
 
 
 def _canonical(reader: Reader) -> Iterator[dict[str, Any]]:
@@ -201,13 +235,11 @@ def reading_flags(where: Texts, group_by: Texts, group_size: int | None) -> list
 
 
 def _rows_of_frame(frame: Any) -> list[Record]:
-    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas.
-
-    Cells of pandas may be arrays of arrays, which are lists of lists.
-    """
+    """The rows of a data frame of polars, an Arrow table, or a data frame of pandas."""
     for name, words in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
         if hasattr(frame, name):
-            return [*map(as_lists, getattr(frame, name)(*words))]
+            rows: list[Record] = getattr(frame, name)(*words)
+            return rows
     raise _no_data(type(frame).__name__)
 
 
@@ -262,7 +294,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     if hasattr(value, "tolist"):
-        return value.tolist()
+        made = value.tolist()
+        of_arrays = isinstance(made, list) and made and hasattr(made[0], "tolist")  # as in pandas
+        return [*map(plain, made)] if of_arrays else made
     return np.asarray(value).tolist() if hasattr(value, "__array__") else value
 
 

@@ -30,6 +30,7 @@ from grpo_cli.commands.frames import (
     polars_frame,
     with_values,
 )
+from grpo_cli.commands.options import complete
 from grpo_cli.engine.rows.fields import COLUMNS, FIELDS, KINDS, SIDES, STEP, Level
 from grpo_cli.engine.rows.rows import columns as columns_of
 from grpo_cli.engine.rows.rows import read_having
@@ -37,7 +38,7 @@ from grpo_cli.engine.rows.source import Source
 from grpo_cli.engine.totals import is_mean
 from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.terminal.numbers import counted
+from grpo_cli.terminal.numbers import counted, shown
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
@@ -51,6 +52,28 @@ _MAIN = (
 """The totals that a prompt shows."""
 
 
+class PerResponse(list[Array]):
+    """A list of one array per response, which a prompt shows in short if it is long."""
+
+    def __repr__(self) -> str:
+        """All arrays, or how many there are, how long, and the first numbers."""
+        lengths = [len(one) for one in self]
+        if sum(lengths) <= _SHORT:
+            return super().__repr__()
+        first = ", ".join(map(_first_numbers, self[:_EDGE]))
+        sizes = f"{counted(len(self), 'array')} of {min(lengths)} to {max(lengths)}"
+        return f"[{first}{', …' * (len(self) > _EDGE)}] ({sizes}, {sum(lengths):,} values)"
+
+
+_SHORT, _EDGE = 60, 3
+"""Values up to which all are shown; of more the first of the first arrays."""
+
+
+def _first_numbers(values: Array) -> str:
+    first = (shown(one) if isinstance(one, float) else repr(one) for one in values[:_EDGE].tolist())
+    return f"[{', '.join(first)}{', …' * (len(values) > _EDGE)}]"
+
+
 class _ByResponse:
     """A column of the tokens, an array for each response; its attribute has the column's name."""
 
@@ -60,7 +83,7 @@ class _ByResponse:
     def __set_name__(self, _: type, name: str) -> None:
         vars(self).setdefault("name", name)  # its alias comes second
 
-    def __get__(self, result: Evaluated, _: type) -> list[Array]:
+    def __get__(self, result: Evaluated, _: type) -> PerResponse:
         return self if result is None else result._tokens(vars(self)["name"])
 
 
@@ -211,22 +234,17 @@ class Evaluated:
         Raises:
             UsageError: for a level or column that does not exist, or where only totals were kept.
         """
-        if level not in get_args(Level):
-            hint = did_you_mean(str(level), get_args(Level))
-            levels = ", ".join(get_args(Level))
-            raise UsageError(f"level: expected one of {levels}, got {level!r}{hint}")
+        complete.known("level", str(level), get_args(Level))
         rows, parts = self.batches or [self.total], self.parts
         if level != "batch":
             self._with_rows()
         known = (
             (*rows[0],) if level == "batch" else (*dict.fromkeys((*parts[0].by, *FIELDS[level])),)
         )
-        names = [one.strip() for text in listed(fields) for one in text.split(",")]
-        for name in names:
-            if name not in known:
-                hint = did_you_mean(name, known) or f" (there are {', '.join(known)})"
-                raise UsageError(f"fields: level {level} has no column {name!r}{hint}")
+        texts = [one.strip() for text in listed(fields) for one in text.split(",")]
         with speaking_of_arguments():
+            where = f"fields at level {level}"
+            names = [complete.known_column(where, one, level, known) for one in texts]
             wanted = read_having(listed(having), level, known, "having")
         if level == "batch":
             kept = [row for row in rows if wanted is None or wanted.holds(row)]
@@ -287,7 +305,7 @@ class Evaluated:
     )
     advantages, contributions = advantage, contribution
 
-    def _tokens(self, name: str) -> list[Array]:
+    def _tokens(self, name: str) -> PerResponse:
         """A column of the tokens by response; 1 where nothing corrects a token's term."""
         self._with_rows()
         tokens = columns(self.parts, "token", [name])[name]
@@ -297,10 +315,10 @@ class Evaluated:
             tokens = np.where(np.repeat(without, counts), 1.0, tokens)
         return self.per_response(tokens)
 
-    def per_response(self, tokens: Array) -> list[Array]:
+    def per_response(self, tokens: Array) -> PerResponse:
         """Cuts a flat token array into responses."""
         lengths = [part.breakdown.batch.responses.lengths for part in self.parts]
-        return np.split(tokens, np.cumsum(np.concatenate(lengths))[:-1])
+        return PerResponse(np.split(tokens, np.cumsum(np.concatenate(lengths))[:-1]))
 
     def _with_rows(self) -> None:
         if not self.parts:

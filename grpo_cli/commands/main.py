@@ -129,12 +129,6 @@ def described() -> dict[str, str]:
     return {name: (_imported(name).__doc__ or "").partition("\n")[0] for name in COMMANDS}
 
 
-def __getattr__(name: str) -> Any:
-    if name == "app":
-        return application()
-    raise AttributeError(name)
-
-
 def main() -> None:
     """Runs the command and exits: 0, 2 usage, 3 input, 70 a bug, 130 Ctrl-C, 141 closed pipe."""
     if hasattr(signal, "SIGPIPE"):
@@ -311,9 +305,8 @@ def _meant(message: str) -> str:
         return _value_meant(*wrong.groups())
     if not message.startswith("No such command"):
         return ""
-    from grpo_cli.commands.explain.choice import is_choice
-    from grpo_cli.commands.help.view import topics
-    from grpo_cli.commands.help.words import COMMAND_OF, look_up, names_of_words
+    from grpo_cli.commands.explain.names import is_choice
+    from grpo_cli.commands.help.words import COMMAND_OF, look_up, names_of_words, topics
     from grpo_cli.variants import NAMES
 
     if word in COMMAND_OF:

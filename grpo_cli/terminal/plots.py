@@ -1,12 +1,11 @@
 """Plots made of characters: a spark line, a chart with axes, many of them side by side.
 
-They need no colour. Where the terminal has no UTF-8 they are made of ASCII alone.
+They need no colour.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import set_cell_size
 
-from grpo_cli.terminal.destination import standard_output
 from grpo_cli.terminal.numbers import brief, visible
 
 F64 = NDArray[np.float64]
 Values = Sequence[float | None] | F64
 
-_BLOCKS, _ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _NARROWEST = 32
 """The columns that a chart needs; several stand side by side where there is room for it."""
 
@@ -39,34 +37,27 @@ class Series(NamedTuple):
     marks: Sequence[int] = ()
 
 
-def ascii_only() -> bool:
-    """Whether standard output is not known to show more than ASCII."""
-    encoding = (getattr(standard_output(), "encoding", None) or "utf-8").lower()
-    return not encoding.startswith("utf") or os.environ.get("TERM") == "dumb"
-
-
-def spark(values: Values, width: int, *, plain: bool = False) -> str:
+def spark(values: Values, width: int) -> str:
     """A line of at most ``width`` characters, from the least value to the greatest.
 
     Where there are more values than characters, each shows the one of its values that is
     furthest from the median of all, so that a spike is never lost. A space: no value.
     """
-    blocks = _ASCII_BLOCKS if plain else _BLOCKS
     numbers = _numbers(values)
     low, high = _range(numbers)
     finite = np.sort(_finite(numbers))
     middle = sum(finite[[(len(finite) - 1) // 2, len(finite) // 2]] / 2) if len(finite) else 0.0
     return "".join(
-        _block(_furthest(part, middle), low, high, blocks)
+        _block(_furthest(part, middle), low, high)
         for part in np.array_split(numbers, max(min(width, len(numbers)), 1))
     )
 
 
-def _block(value: float, low: float, high: float, blocks: str) -> str:
+def _block(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
         return " "
     share = (value - low) / (high - low) if high > low else 0.0
-    return blocks[min(int(share * len(blocks)), len(blocks) - 1)]
+    return _BLOCKS[min(int(share * len(_BLOCKS)), len(_BLOCKS) - 1)]
 
 
 def _furthest(part: F64, middle: float) -> float:
@@ -75,12 +66,7 @@ def _furthest(part: F64, middle: float) -> float:
 
 
 def small_multiples(
-    series: Sequence[Series],
-    x: Sequence[object],
-    width: int,
-    *,
-    height: int = 5,
-    plain: bool = False,
+    series: Sequence[Series], x: Sequence[object], width: int, *, height: int = 5
 ) -> list[str]:
     """Charts over one axis, as many side by side as the width has room for.
 
@@ -89,13 +75,12 @@ def small_multiples(
         x: what the values stand at; the first, the middle and the last are written.
         width: the columns there are.
         height: the lines of each chart, without its name and its axis.
-        plain: whether to use ASCII alone.
     """
     across = max(1, min(len(series), width // (_NARROWEST + 2)))
     each = (width - 2 * (across - 1)) // across
     ends = [end for one in series for end in _range(_numbers(one.values)) if math.isfinite(end)]
     margin = max((len(brief(end)) for end in ends), default=0)
-    charts = [chart(one, x, each, height=height, margin=margin, plain=plain) for one in series]
+    charts = [chart(one, x, each, height=height, margin=margin) for one in series]
     lines: list[str] = []
     for begin in range(0, len(charts), across):
         group = charts[begin : begin + across]
@@ -104,13 +89,7 @@ def small_multiples(
 
 
 def chart(
-    series: Series,
-    x: Sequence[object],
-    width: int,
-    *,
-    height: int = 5,
-    margin: int = 0,
-    plain: bool = False,
+    series: Series, x: Sequence[object], width: int, *, height: int = 5, margin: int = 0
 ) -> list[str]:
     """One chart: its name and last value, the line, the axis with its marks, the axis' labels."""
     numbers = _numbers(series.values)
@@ -118,20 +97,18 @@ def chart(
     top, bottom = (brief(high), brief(low)) if math.isfinite(low) else ("", "")
     margin = max(len(top), len(bottom), margin)
     room = max(width - margin - 2, 4)
-    rows = (ascii_rows if plain else braille_rows)(line_of(numbers, low, high), room, height)
+    rows = braille_rows(line_of(numbers, low, high), room, height)
     labels = {0: top, height - 1: bottom} if high > low else {height // 2: top}
-    side, corner, along, mark = "|+-^" if plain else "│└─▲"
     finite = _finite(numbers)
-    last = _letters(brief(float(finite[-1])) if finite.size else "–", plain=plain)
+    last = brief(float(finite[-1])) if finite.size else "–"
     name = visible(series.name)
     lines = [set_cell_size(f"{set_cell_size(name, max(width - len(last) - 1, 1))} {last}", width)]
     for number, row in enumerate(rows):
-        label = _letters(labels.get(number, ""), plain=plain)
-        lines.append(f"{label.rjust(margin)} {side}{row}")
-    axis = [along] * room
+        lines.append(f"{labels.get(number, '').rjust(margin)} │{row}")
+    axis = ["─"] * room
     for index in series.marks:
-        axis[column_of(index, len(numbers), room)] = mark
-    lines.append(f"{'':{margin}} {corner}{''.join(axis)}")
+        axis[column_of(index, len(numbers), room)] = "▲"
+    lines.append(f"{'':{margin}} └{''.join(axis)}")
     return [*lines, " " * (margin + 2) + _ends(x, room)]
 
 
@@ -147,10 +124,6 @@ def _ends(x: Sequence[object], room: int) -> str:
     if len(first) + 1 < begin and begin + len(middle) + len(last) + 1 < room:
         line = line[:begin] + middle + line[begin + len(middle) :]
     return line
-
-
-def _letters(text: str, *, plain: bool) -> str:
-    return text.replace("–", "-") if plain else text
 
 
 def _numbers(values: Values) -> F64:
@@ -216,12 +189,3 @@ def braille_rows(line: F64, width: int, height: int) -> list[str]:
         for row in range(first, last + 1):
             cells[row // 4, column // 2] |= _DOTS[row % 4][column % 2]
     return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in cells.tolist()]
-
-
-def ascii_rows(line: F64, width: int, height: int) -> list[str]:
-    """The line in ``height`` rows of stars."""
-    cells = [[" "] * width for _ in range(height)]
-    for column, first, last in _spans(line, width, height):
-        for row in range(first, last + 1):
-            cells[row][column] = "*"
-    return ["".join(row) for row in cells]

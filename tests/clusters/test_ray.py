@@ -22,7 +22,7 @@ from files import grouped_rows
 from grpo_cli import InputError
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.compare.compare import compare_plans
-from grpo_cli.commands.convert.conversion import Conversion
+from grpo_cli.commands.convert.command import Conversion
 from grpo_cli.commands.emit import JSONL
 from grpo_cli.commands.eval.lines import encode_lines, encode_nested
 from grpo_cli.engine import Evaluation, Reader

@@ -18,9 +18,8 @@ from formats.dumps import of as dump_of
 
 from grpo_cli import evaluate
 from grpo_cli.commands.check.rule import codes
-from grpo_cli.commands.explain.choice import is_choice
-from grpo_cli.commands.help.command import flags, look_up_flag
-from grpo_cli.commands.help.view import flag_pages
+from grpo_cli.commands.explain.names import is_choice
+from grpo_cli.commands.help.command import flag_pages, flags, look_up_flag
 from grpo_cli.commands.help.words import look_up
 from grpo_cli.commands.trend.metrics import METRICS, legend
 from grpo_cli.commands.trend.onsets import KINDS
@@ -220,6 +219,14 @@ def test_every_column_of_a_table_is_explained():
     assert all("d = log π_old − log π_rollout" in metrics[name].meaning for name in mismatch)
     of_eval = {name: look_up(name) for names in FIELDS.values() for name in names}
     assert [name for name, word in of_eval.items() if word is None or word.word != name] == []
+
+
+@pytest.mark.parametrize("code", [row["code"] for row in codes()])
+def test_a_finding_says_when_check_finds_it(grpo, code):
+    """By its rules, whose bounds are there, also where the code is a word of its own."""
+    printed = grpo("help", code).stdout
+    assert "\ncheck finds\n  · " in printed
+    assert not re.search(r"``|Yields|Args:|References:", printed)
 
 
 def test_every_heading_of_an_answer_about_a_run_is_explained():

@@ -162,7 +162,7 @@ def commands(folder: Path) -> Iterator[list[str]]:
         yield ["compare", file, "-v", "all", "--json"]
         yield ["explain", file]
         yield ["check", file, "--json"]
-    for topic in importlib.import_module("grpo_cli.commands.help.view").topics():
+    for topic in importlib.import_module("grpo_cli.commands.help.words").topics():
         yield ["help", topic]
     for file in ("made_up.jsonl", "groups.jsonl", "samples/arithmetic.jsonl"):
         for loss in ("0.0256", "0.012345678", "-0.1"):
@@ -206,7 +206,7 @@ def run(command: list[str]) -> tuple[str, dict]:
     own = tempfile.mkdtemp(dir=".")
     written = [f"{own}/{word}" if word in ("page.html", "page.svg") else word for word in command]
     with contextlib.redirect_stdout(io.StringIO()):
-        result = CliRunner().invoke(main_function().app, written)
+        result = CliRunner().invoke(main_function().application(), written)
     page = "".join(path.read_text() for path in sorted(Path(own).iterdir()))
     out, err = (_VERSION.sub("v:V", text) for text in (result.stdout, result.stderr))
     err = err.replace(own, ".")

@@ -13,15 +13,7 @@ from files import expressions
 
 from grpo_cli.records.open.remote import Address, Version
 from grpo_cli.terminal import plots, progress
-from grpo_cli.terminal.plots import (
-    Series,
-    ascii_only,
-    ascii_rows,
-    braille_rows,
-    chart,
-    line_of,
-    small_multiples,
-)
+from grpo_cli.terminal.plots import Series, braille_rows, chart, line_of, small_multiples
 from grpo_cli.terminal.progress import Bar
 
 # ---- plots made of characters. What is expected was drawn by hand --------------------------------
@@ -31,10 +23,6 @@ def dots(values, width, height):
     numbers = np.array(values, dtype=float)
     ends = (np.nanmin(numbers), np.nanmax(numbers)) if len(values) > 1 else (3.0, 3.0)
     return braille_rows(line_of(numbers, *ends), width, height)
-
-
-def points(values, width, height):
-    return ascii_rows(line_of(np.array(values), 0.0, 1.0), width, height)
 
 
 def test_what_was_drawn_by_hand():
@@ -47,15 +35,13 @@ def test_names_move_no_cursor():
     assert not {"\x1b", "\u202e"} & {*"".join(drawn)}
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_charts_stand_side_by_side_over_one_axis(plain):
+def test_charts_stand_side_by_side_over_one_axis():
     series = [Series(f"s{n}", [n * 0.001, float(n), None, 3.0]) for n in range(5)]
-    lines = small_multiples(series, range(4), 80, height=4, plain=plain)
+    lines = small_multiples(series, range(4), 80, height=4)
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines if line.startswith("s")] == ["s0", "s2", "s4"]
-    places = {place for line in lines for place, mark in enumerate(line) if mark in "|│+└"}
+    places = {place for line in lines for place, mark in enumerate(line) if mark in "│└"}
     assert len(places) == 2, "every axis stands under another"
-    assert "".join(lines).isascii() is plain
 
 
 @pytest.mark.parametrize(
@@ -69,25 +55,6 @@ def test_as_many_charts_side_by_side_as_have_32_columns_each(count, width, ends)
     assert len(lines) == below * (1 + 5 + 1 + 1) + below - 1
     assert "⣀" in "".join(lines)
     assert lines[-1].split() == ["a", "b"] * len(ends)
-
-
-@pytest.mark.parametrize(
-    ("encoding", "term", "plain"),
-    [
-        ("utf-8", "xterm", False),
-        ("UTF-8", "dumb", True),
-        ("ascii", "xterm", True),
-        (None, "", False),
-    ],
-)
-def test_where_letters_beyond_ascii_are_known_to_be_shown(monkeypatch, encoding, term, plain):
-    class Output(io.StringIO):
-        pass
-
-    Output.encoding = encoding
-    monkeypatch.setattr("sys.stdout", Output())
-    monkeypatch.setenv("TERM", term)
-    assert ascii_only() is plain
 
 
 # ---- the progress bar: where it is wanted, what it says ------------------------------------------

@@ -163,7 +163,7 @@ _JSON = Format(
 _LIMIT = {"token": 200}
 _USUAL_LIMIT = 50
 _ANY_VARIANT = "-v chooses another"
-_ALONE = "contribution adds up to the objective; other numbers are of the record alone"
+_ALONE = "contributions add up to the objective; other columns are of each record alone"
 
 
 def _next(run: Run) -> str:

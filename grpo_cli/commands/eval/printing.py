@@ -26,7 +26,6 @@ from grpo_cli.engine.rows.fields import (
     EXTRAS,
     FIELDS,
     NAMED,
-    OWN,
     SHARES,
     Level,
 )
@@ -129,9 +128,7 @@ class Printing:
 
         def check(name: str) -> str:
             advice = f"; if records have it, --batch {name} adds it and makes each value a batch"
-            if name in OWN["record"]:
-                advice = f"; --level record has it, a {self.level} its contribution"
-            return complete.known(where, name, known, advice)
+            return complete.known_column(where, name, self.level, known, advice)
 
         return tuple(dict.fromkeys(checked(check, names)))
 

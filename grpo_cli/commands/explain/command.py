@@ -5,18 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from grpo_cli.commands.explain.choice import print_choice
 from grpo_cli.commands.explain.explain import describe_topic, explain
-from grpo_cli.commands.explain.logged import print_log
-from grpo_cli.commands.explain.variant import print_variant
 from grpo_cli.commands.explain.view import draw
-from grpo_cli.commands.help.words import print_word
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import argument
 from grpo_cli.commands.options.output import PageOptions
 from grpo_cli.commands.options.source import LoadingOptions, finish, paths
-from grpo_cli.commands.vectors.view import print_vector
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.terminal.display import chosen
 
@@ -50,8 +45,7 @@ def explain_topic(
     unpack = read_size(loading.unpack)
     described = topic and describe_topic(topic, of_record=asked, unpack=unpack)
     if described:
-        show, content = _SHOW[described.kind], described.content
-        page.write(described, lambda console, screen: show(console, screen, content))
+        page.write(described, partial(draw, found=described))
         return 0
     places = paths(None if topic is None else [topic])
     source, plan = loading.reader(places), objective.plan()
@@ -60,13 +54,3 @@ def explain_topic(
     above = page.above(source.other(plan))
     page.write(found, partial(draw, found=found), above=above, notes=source.notes(plan))
     return finish(source, plan, as_json=page.json, quiet=page.quiet, printed=above)
-
-
-_SHOW = {
-    "choice": print_choice,
-    "log": print_log,
-    "variant": print_variant,
-    "vector": print_vector,
-    "word": print_word,
-}
-"""The kind of what is described → what prints it."""

@@ -11,11 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.commands.answer import Answer, Printed
-from grpo_cli.commands.explain.choice import describe_choice, is_choice
+from grpo_cli.commands.answer import Printed
 from grpo_cli.commands.explain.facts import Facts
 from grpo_cli.commands.explain.logged import explain_log
-from grpo_cli.commands.explain.variant import describe_variant
+from grpo_cli.commands.explain.names import describe_choice, describe_variant, is_choice
 from grpo_cli.commands.explain.why import Reason, why
 from grpo_cli.commands.explain.worked import worked
 from grpo_cli.commands.help.words import look_up, names_of_words
@@ -193,8 +192,8 @@ def _worth(breakdown: Breakdown) -> NDArray[np.int_]:
 
 
 @dataclass(frozen=True)
-class Described(Answer):
-    """The description of a name, or of a trainer's log.
+class Described(Printed):
+    """The description of a name, or of a trainer's log; a prompt shows the command's page.
 
     Attributes:
         kind: what was explained.
@@ -205,12 +204,8 @@ class Described(Answer):
     content: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        """The page; of a choice its description and hyperparameters too."""
-        lines = [self.__str__()]
-        for choice in self.content["choices"] if self.kind == "choice" else ():
-            meanings = choice["hyperparameters"].items()
-            lines += ["", *choice["description"], *(f"{name}  {means}" for name, means in meanings)]
-        return "\n".join(lines)
+        """The page."""
+        return str(self)
 
     def fields(self) -> dict[str, Any]:
         """The page alone."""

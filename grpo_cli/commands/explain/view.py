@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.explain.explain import Explained
+from grpo_cli.commands.explain.explain import Described, Explained
+from grpo_cli.commands.explain.logged import print_log
+from grpo_cli.commands.explain.names import print_choice, print_variant
+from grpo_cli.commands.help.words import print_word
+from grpo_cli.commands.vectors.command import print_vector
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import (
@@ -37,8 +41,21 @@ from grpo_cli.terminal.screen import Screen
 Entry = Mapping[str, Any]
 
 
-def draw(console: Console, screen: Screen, found: Explained) -> None:
-    """Prints the loss, what J is made of, and the reasons; then the arithmetic."""
+_PAGES: Mapping[str, Callable[[Console, Screen, Entry], None]] = {
+    "choice": print_choice,
+    "log": print_log,
+    "variant": print_variant,
+    "vector": print_vector,
+    "word": print_word,
+}
+"""The kind of what is described → what prints it."""
+
+
+def draw(console: Console, screen: Screen, found: Explained | Described) -> None:
+    """Prints the loss, what J is made of, the reasons and the arithmetic; or a page."""
+    if isinstance(found, Described):
+        _PAGES[found.kind](console, screen, found.content)
+        return
     total, parts = found.total, found.parts
     loss = shown_among(total["loss"], total["gradient_norm"])
     counts = ", ".join(counted(total[f"{noun}s"], noun) for noun in ("record", "response", "token"))

@@ -162,7 +162,7 @@ def _conditions(total: Mapping[str, Any], facts: Facts, computes: str) -> Iterat
     if total["tokens"] and total["clip_fraction"] == 1.0:
         yield _reason("all-clipped")
     if 0 < dead < groups and total["tokens"]:
-        differ = f"; the rewards differ in {given.differ:,} of them" if given.differ else ""
+        differ = f"; the rewards differ in {given.differ:,} of these groups" if given.differ else ""
         yield _reason(
             "dead-groups.zero" if given.given or given.differ else "dead-groups",
             have=f"{dead:,} of {groups:,} groups {'has' if dead == 1 else 'have'}",

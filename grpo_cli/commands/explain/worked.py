@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.explain.variant import formula
+from grpo_cli.commands.explain.names import formula
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed

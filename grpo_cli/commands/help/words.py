@@ -1,11 +1,13 @@
-"""Words that somebody may look up: those of the tables and flags, and other tools' names."""
+"""What somebody may look up: words of the tables and flags, other tools' names, pages."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -14,6 +16,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.trend.metrics import LEGEND, described
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.records.fields import canonical_name
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -53,15 +56,32 @@ class Word(Answer):
         word: as the tables have it.
         meaning: in a sentence.
         command: what shows it.
+        conditions: of a finding of ``check``, when it is found; not in the JSON of other words.
     """
 
     word: str
     meaning: str
     command: str
+    conditions: Sequence[str] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """The JSON, without conditions where there are none."""
+        return {name: value for name, value in super().fields().items() if value != ()}
 
 
 def look_up(word: str) -> Word | None:
     """The meaning of a word, of a field's name in any spelling, or of a hyperparameter."""
+    found = _look_up(word)
+    conditions = None if found is None else _conditions(_code(word))
+    return replace(found, conditions=conditions) if found and conditions else found
+
+
+def _code(word: str) -> str:
+    """The word as the code of a finding."""
+    return re.sub("[ _]", "-", word.lower())
+
+
+def _look_up(word: str) -> Word | None:
     name = word.lower().replace("-", "_").replace(" ", "_")
     words: dict[str, Word] = {}
     for names, meaning, command in _rows():
@@ -79,7 +99,7 @@ def look_up(word: str) -> Word | None:
         if name in (parameter, *row.aliases):
             meaning = f"{row.meaning}{_defaults(parameter)}"
             return Word(parameter, meaning, f"grpo eval FILE -p {parameter}=VALUE")
-    return _finding(word.lower()) or _framework(word.lower()) or _other_name(name)
+    return _finding(_code(word)) or _framework(word.lower()) or _other_name(name)
 
 
 def _framework(name: str) -> Word | None:
@@ -153,14 +173,67 @@ def _finding(code: str) -> Word | None:
     return Word(code, meanings[code], "grpo check FILE") if code in meanings else None
 
 
+def _conditions(code: str) -> list[str]:
+    """When ``check`` finds what has this code, and which data it needs."""
+    from grpo_cli.commands.check.rule import relations, table
+
+    if code not in {row["code"] for row in relations()["relations"]}:
+        return []
+    rules = [rule for rule in table() if rule.code == code]
+    topic = rules[0].topic
+    needs = [one.replace("|", " or ") for one in (*topic.needs, topic.needs_key) if one]
+    needs += [f"{topic.least_tokens} tokens in the input"] if topic.least_tokens else []
+    found = [
+        re.sub("^(Finds|Yields) ", "· ", paragraph)
+        for rule in rules
+        for paragraph in described_by(rule.find)
+    ]
+    return [*found, f"It needs {' and '.join(needs)}."] if needs else found
+
+
+def described_by(function: Callable[..., object]) -> list[str]:
+    """The paragraphs of a docstring in lines of one, without what is for programmers."""
+    sections = re.sub(r"\s?\(``[\w.]+``\)", "", inspect.getdoc(function) or "").replace("``", "")
+    return [
+        " ".join(section.split())
+        for section in sections.split("\n\n")
+        if not section.startswith(("Args:", "Returns:", "Raises:"))
+    ]
+
+
 def _rows() -> list[tuple[list[str], str, str]]:
     """The names of each word, the first its own; what it means, and a command that shows it."""
     rows = _ROW.findall(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
     return [(re.findall(r"[^(), ]+", names), meaning, command) for names, meaning, command in rows]
 
 
-def print_word(console: Console, screen: Screen, found: Mapping[str, str]) -> None:
-    """Prints a word, its meaning, and the command that shows it."""
+def print_word(console: Console, screen: Screen, found: Mapping[str, Any]) -> None:
+    """Prints a word, its meaning, the command that shows it, and when check finds it."""
     line = Text.assemble((found["word"], "bold cyan"), f": {found['meaning'].replace('`', '')}")
     console.print(wrapped(line, screen.reading, 2))
     console.print(wrapped(Text(f"  {found['command']}", "dim"), screen.reading, 4))
+    if conditions := found.get("conditions"):
+        console.print(Text("\ncheck finds", "bold"))
+        print_paragraphs(console, screen, conditions)
+
+
+def print_paragraphs(console: Console, screen: Screen, paragraphs: Iterable[str]) -> None:
+    """Prints paragraphs, all indented; the references with --full alone."""
+    for paragraph in paragraphs:
+        if chosen().full or not paragraph.startswith("References:"):
+            indent = 4 if paragraph.startswith("· ") else 2
+            console.print(wrapped(Text(f"  {paragraph}"), screen.reading, indent))
+
+
+PAGES = Path(__file__).parent / "pages"
+
+
+def topics() -> Mapping[str, str]:
+    """Topic → the first line of its page, which says what is in it."""
+    first = {path.stem: text(path.stem).partition("\n")[0] for path in sorted(PAGES.glob("*.md"))}
+    return {topic: line.lstrip("# ").rstrip() for topic, line in first.items()}
+
+
+def text(topic: str) -> str:
+    """The page as it was written."""
+    return (PAGES / f"{topic}.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from grpo_cli.engine.rows.fields import Level
+from grpo_cli.engine.rows.fields import Level, at_other_levels
 from grpo_cli.engine.rows.rows import Having, read_having
 from grpo_cli.errors import Listing, UsageError, nearest
 from grpo_cli.variants import VARIANTS
@@ -25,7 +25,7 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in every if name.startswith(incomplete)]
 
 
-_LISTED, _NEAREST = 10, 5
+_LISTED, _NEAREST = 12, 5
 """Names that an error lists all, and how many it lists of more."""
 
 
@@ -54,6 +54,14 @@ def known(flag: str, name: str, names: Iterable[str], advice: str = "") -> str:
         listed = f"nearest: {', '.join(some)}; " if some and not near else ""
         listed += f"{flag.partition(' ')[0]} '?' lists all {len(names)}"
     raise UsageError(f"{flag}: unknown name {name!r}{hint} ({listed})")
+
+
+def known_column(flag: str, name: str, level: Level, names: Iterable[str], advice: str = "") -> str:
+    """As ``known``, of the columns of a level; the error names the levels that have another."""
+    names = [*names]
+    if name not in names and (hint := at_other_levels(name, level)):
+        raise UsageError(f"{flag}: unknown name {name!r}{hint}")
+    return known(flag, name, names, advice)
 
 
 def having(tests: Sequence[str] | None, level: Level, names: Iterable[str]) -> Having | None:

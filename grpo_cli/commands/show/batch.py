@@ -15,7 +15,7 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.frames import Array, Frames, columns_of
 from grpo_cli.commands.options import complete
-from grpo_cli.commands.show.picture import decoder, flowing, ranked_by
+from grpo_cli.commands.show.picture import COLORS, decoder, flowing, ranked_by
 from grpo_cli.commands.show.strings import RANKS, ROW, StringSums, StringTables
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.rows.fields import FIELDS, SHARES, SIDES, STEP
@@ -77,7 +77,7 @@ class Shown(Frames, Answer):
             return f"{all_of_them}, each with {self.by} 0 ({other} ranks them)"
         cut = f"{rows:,} of " if rows < self.count else ""
         line = f"{cut}{all_of_them}, largest {ranked_by(self.by)} first"
-        if self.carried is None:
+        if self.carried is None or (rows == self.count and not self.having):
             return line
         of = "contribution" if self.by == "contribution" else "gradient"
         return f"{line}; together {percent(self.carried)} of Σ|{of}|"
@@ -109,9 +109,19 @@ contribute most to J, and changes nothing."""
 
 
 def rank_of(by: str | None, having: Sequence[str]) -> str:
-    """What ranks tokens; the contribution where clipped ones are asked for, without gradient."""
+    """What ranks tokens; the contribution where clipped ones are asked for, without gradient.
+
+    Raises:
+        UsageError: for a quantity that does not exist.
+    """
+    if by is not None:
+        name = str(by).replace("-", "_")
+        return complete.known("--by", _OTHER_NAMES.get(name, name), COLORS)
     clipped = any("clip" in re.findall(r"\w+", one) for one in having)
-    return by or ("contribution" if clipped else RANK)
+    return "contribution" if clipped else RANK
+
+
+_OTHER_NAMES = {"log_ratio": "difference", "log_prob_difference": "difference"}
 
 
 COLUMN = {"ratio": "log_ratio"}

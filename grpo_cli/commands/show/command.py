@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Annotated
 
 import numpy as np
-import typer
 
 from grpo_cli.commands.eval.run import Run
 from grpo_cli.commands.options import complete
@@ -35,10 +34,9 @@ from grpo_cli.commands.show.batch import (
     rank_of,
     show_rows,
 )
-from grpo_cli.commands.show.figure import figure
 from grpo_cli.commands.show.page import OnPage, page_of, ranked_tokens, with_others
 from grpo_cli.commands.show.picture import COLORS, Picture
-from grpo_cli.commands.show.record import picture_of
+from grpo_cli.commands.show.record import figure, picture_of
 from grpo_cli.commands.show.view import not_printed, print_heat, print_shown
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
@@ -47,24 +45,13 @@ from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.engine.rows.fields import FIELDS
 from grpo_cli.engine.rows.source import Source, differences_of
 from grpo_cli.engine.totals import record_sizes
-from grpo_cli.errors import GrpoError, UsageError, did_you_mean
+from grpo_cli.errors import GrpoError, UsageError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.records import Raw, Record
 from grpo_cli.terminal.messages import say
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.terminal.paging import print_page
 from grpo_cli.variants.plan import Plan
-
-_OTHER_NAMES = {"log_ratio": "difference", "log_prob_difference": "difference"}
-
-
-def _named(text: str) -> str:
-    name = text.replace("-", "_")
-    name = _OTHER_NAMES.get(name, name)
-    if name in COLORS:
-        return name
-    hint = did_you_mean(name, COLORS)
-    raise typer.BadParameter(f"expected one of {', '.join(COLORS)}, got {text!r}{hint}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +69,6 @@ class ShowOptions:
             "NUMBER",
             f"What ranks tokens (default: {RANK}; contribution if --having tests clip) and colours "
             f"them: {', '.join(COLORS)}.",
-            parser=_named,
             autocompletion=complete.among(COLORS),
         ),
     ] = None
@@ -145,6 +131,8 @@ def show(
     low, ▴ clipped high.
     """  # noqa: D301 - \b is for the help's formatter
     _check_flags(options, page)
+    if options.by is not None:
+        options = replace(options, by=rank_of(options.by, ()))
     plan = objective.plan()
     reader = reading.reader(_paths(files, options), options.record)
     plain = not options.rows and page.format in (None, "table") and not page.as_json

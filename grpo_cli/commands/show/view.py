@@ -139,13 +139,8 @@ def _of_tokens(rows: Sequence[Row], by: str, around: int) -> Iterator[Column]:
         values = [row[name] for row in rows]
         if name == "clip":
             yield column(name, [side or "·" for side in values], show=str)
-        elif name in SHARES and name != by and {*map(percent, values)} == {percent(0.0)}:
-            continue  # each has too small a share to be printed
-        elif name in SHARES:
-            title = "gradient_share" if name == "share" else name
-            yield column(title, values, show=percent, numeric=True)
-        else:
-            yield column(name, values, show=brief)
+        elif name not in SHARES or name == by or {*map(percent, values)} != {percent(0.0)}:
+            yield _numbers(name, values)  # a share that is too small to be printed is left out
 
 
 def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
@@ -155,13 +150,13 @@ def _of_strings(rows: Sequence[Row]) -> Iterator[Column]:
     yield column("token", [_one_line(text) for text in named], show=token_text)
     for name in rows[0]:
         values = [row[name] for row in rows]
-        if name == "token" or all(value is None for value in values):
-            continue
-        if name in SHARES:
-            title = "gradient_share" if name == "share" else name
-            yield column(title, values, show=percent, numeric=True)
-        else:
-            yield column(name, values, show=brief, numeric=True)
+        if name != "token" and any(value is not None for value in values):
+            yield _numbers(name, values)
+
+
+def _numbers(name: str, values: Sequence[Any]) -> Column:
+    title = "gradient_share" if name == "share" else name
+    return column(title, values, show=percent if name in SHARES else brief, numeric=True)
 
 
 def _in_their_text(rows: Sequence[Row], around: int) -> list[Text]:

@@ -22,7 +22,7 @@ from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.paging import lines_of, print_page
-from grpo_cli.terminal.plots import Series, ascii_only, small_multiples, spark
+from grpo_cli.terminal.plots import Series, small_multiples, spark
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, screen_of, written
 
@@ -77,7 +77,7 @@ def print_steps(
         values = [own[name][at] for at in places] if name in own else steps.values(name, places)
         series = steps.metrics.get(name, nothing)
         bare = name in own or len(steps) == 1
-        line = "" if bare else spark(series, 8, plain=ascii_only())
+        line = "" if bare else spark(series, 8)
         columns.append(_column(name, values, line, places))
     found = [one.metric for one in findings]
     spare = () if fields else sparing(names, found, logged=steps.logged)
@@ -344,7 +344,7 @@ def _print_charts(
         for name in (usual(steps) if fields is None else fields)
         if name != "file"
     ]
-    for line in small_multiples(series, steps.numbers, screen.width or _EDGES, plain=ascii_only()):
+    for line in small_multiples(series, steps.numbers, screen.width or _EDGES):
         console.print(Text(line))
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.explain.variant import (
+from grpo_cli.commands.explain.names import (
     choice_line,
     describe_variant,
     origin,

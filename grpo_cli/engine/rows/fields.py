@@ -487,6 +487,15 @@ FIELDS: Mapping[Level, tuple[str, ...]] = {
 }
 """The names that can be chosen at each level."""
 
+
+def at_other_levels(name: str, level: Level) -> str:
+    """``; it is a column at --level A, B``; "" where no level, or this one, has it."""
+    levels = [one for one, names in FIELDS.items() if name in names]
+    if not levels or level in levels:
+        return ""
+    return f"; it is a column at --level {', '.join(levels)}"
+
+
 COLUMNS: Mapping[Level, tuple[str, ...]] = {
     level: (*usual, *OWN[level]) for level, (_, usual) in _CONTEXT.items()
 }

@@ -25,6 +25,7 @@ from grpo_cli.engine.rows.fields import (
     SIDES,
     TABLE,
     Level,
+    at_other_levels,
 )
 from grpo_cli.engine.rows.source import Field, Source, bounds
 from grpo_cli.errors import Listing, UsageError, checked, did_you_mean
@@ -296,10 +297,10 @@ def read_having(
             raise Listing(dict.fromkeys(names, ""))
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
         if not known:
-            hint = did_you_mean(spelled(one.path), names) or f" ({flag} '?' lists them)"
-            raise UsageError(
-                f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint}"
-            )
+            name = spelled(one.path)
+            hint = at_other_levels(name, level) or did_you_mean(name, names)
+            hint = hint or f" ({flag} '?' lists them)"
+            raise UsageError(f"{flag} at --level {level}: there is no column {name!r}{hint}")
         if known[-1] == "clip":
             one = _of_clip(one, flag)
         if isinstance(one.wanted, str) and one.test not in ("==", "!="):

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from grpo_cli.errors import InputError, UsageError, nearest
+from grpo_cli.errors import InputError, UsageError, did_you_mean, nearest
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import ARRAYS, LISTS, Raw, listed
 
@@ -375,6 +375,8 @@ def hint(
     """The fields, ids or groups of the first records, near the ones that were asked for."""
     values = [raw.value for raw in raws if isinstance(raw.value, dict)]
     fields = "".join(_fields(values, one) for one in where)
+    if fields and record is not None and record.isdecimal():
+        return f"{fields}; a number for --record counts all records of the input"
     if fields or not values:
         return fields
     if record is not None:
@@ -403,7 +405,7 @@ def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
             return f"; {path} is {min(single)} to {max(single)}{some}"
         return _near(f"{path} is", "", single)
     names = dict.fromkeys(name for value in values for name in value)
-    lacking = f"the first records have no field {path}; they have"
+    lacking = f"the first records have no field {path}{did_you_mean(path, names)}; they have"
     return _near(lacking, path, list(names), most=len(names))
 
 

@@ -1,4 +1,4 @@
-"""A variant explained: its formula, its hyperparameters, and the rows that are like it."""
+"""Names explained: a variant by its formula and the rows like it, a choice by who makes it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.help.words import print_word
+from grpo_cli.commands.help.words import described_by, print_paragraphs, print_word
 from grpo_cli.hyperparameters import HYPERPARAMETERS, Value
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.kl import NO_REFERENCE
 from grpo_cli.objective.objective import Objective
 from grpo_cli.objective.signature import Part, line
+from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import column, grid, with_words
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
@@ -146,19 +147,15 @@ def related(listed: str) -> tuple[list[str], list[dict[str, Any]]]:
 
 def _differences(one: Mapping[str, Bound], other: Mapping[str, Bound]) -> dict[str, str]:
     """Stage → the other's choice, where it is another or has other values."""
+
+    def made(bound: Bound | None) -> object:
+        return bound and (bound.name, bound.values)
+
     return {
         stage: choice_line(other[stage]) if stage in other else "none"
         for stage in dict.fromkeys([*one, *other])
-        if not _are_alike(one.get(stage), other.get(stage))
+        if made(one.get(stage)) != made(other.get(stage))
     }
-
-
-def _are_alike(one: Bound | None, other: Bound | None) -> bool:
-    return one is other or (
-        one is not None
-        and other is not None
-        and (one.name, one.values) == (other.name, other.values)
-    )
 
 
 # ---- the page -----------------------------------------------------------------------------------
@@ -238,3 +235,81 @@ def _print_related(console: Console, page: Entry, room: int) -> None:
             console.print(wrapped(line, room, width + 4))
         if len(page["near"]) > _NEAR:
             console.print(Text(f"  … {len(page['near']) - _NEAR} more (see --json)", "dim"))
+
+
+# ---- a choice at a stage -------------------------------------------------------------------------
+
+
+def is_choice(name: str) -> bool:
+    """Whether a stage has a choice of that name, or under that name of a framework."""
+    return bool(_choices_named(name))
+
+
+def _choices_named(name: str) -> dict[str, str]:
+    """Stage → the choice of that name there; one stage's for ``adv:given`` of a signature."""
+    key, _, own = name.partition("[")[0].rpartition(":")
+    return {
+        place: stage.aliases.get(own, own)
+        for place, stage in STAGES.items()
+        if (own in stage.choices or own in stage.aliases) and key in ("", place, stage.key)
+    }
+
+
+def describe_choice(name: str) -> dict[str, Any]:
+    """All that the tables know of the choice, at each stage that has it."""
+    return {
+        "choices": [
+            _describe_choice_at(place, choice) for place, choice in _choices_named(name).items()
+        ]
+    }
+
+
+def _describe_choice_at(place: str, name: str) -> dict[str, Any]:
+    stage = STAGES[place]
+    choice = stage.choices[name]
+    return {
+        "stage": place,
+        "question": stage.question,
+        "choice": name,
+        "aliases": [alias for alias, of in stage.aliases.items() if of == name],
+        "description": described_by(choice.function) or [choice.summary],
+        "hyperparameters": {one: HYPERPARAMETERS[one].meaning for one in choice.hyperparameters},
+        "variants": [
+            row
+            for row, variant in VARIANTS.items()
+            if isinstance(bound := getattr(variant, place), Bound) and bound.name == name
+        ],
+    }
+
+
+def print_choice(console: Console, screen: Screen, page: Mapping[str, Any]) -> None:
+    """Prints what the name means as a word, then a page for each stage that has the choice."""
+    width = screen.reading
+    if "word" in page:
+        print_word(console, screen, page["word"])
+        console.print()
+    for at, one in enumerate(page["choices"]):
+        names = ", ".join([one["choice"], *one["aliases"]])
+        about = f": --{one['stage']}, {one['question']}"
+        console.print(Text.assemble("\n" if at else "", (names, "bold cyan"), about))
+        console.print()
+        print_paragraphs(console, screen, one["description"])
+        if one["hyperparameters"]:
+            console.print(Text("\nhyperparameters", "bold"))
+        for name, meaning in one["hyperparameters"].items():
+            text = Text.assemble("  ", (name, "cyan"), f"  {meaning}")
+            console.print(wrapped(text, width, 4))
+        named = (
+            one["variants"]
+            if chosen().full
+            else [n for n in one["variants"] if "/" not in n][:_USERS]
+        )
+        if rest := len(one["variants"]) - len(named):
+            named = [*named, f"{rest} more (--full, which has the references too)"]
+        made = ", ".join(named) or "none"
+        console.print()
+        console.print(wrapped(Text(f"variants that use it: {made}"), width, 2))
+
+
+_USERS = 8
+"""Variants that are listed without ``--full``."""
