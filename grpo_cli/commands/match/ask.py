@@ -67,7 +67,7 @@ def ask(
     except InputError:
         _evaluate(plan, source)
         raise
-    if not run.matches:
+    if not run.matches and any(one.data.totals(plan) is None for one in questions):
         try:
             _evaluate(plan, source)
         except InputError as error:

@@ -63,16 +63,14 @@ def _conventions(run: Run) -> Index:
     space = run.space
     known = [dict(key[1]) for key in space.options.weights.numbers]  # type: ignore[index]
     counts = np.array([values.get(LENGTH) == LENGTHS[0] for values in known])
-    own = space.own(slice(None))
-    alone = (own["kl_weight"] < 0) & (own["entropy"] < 0)
-    fits = counts[space.weight] & alone & (space.bits <= _PLAIN) & np.isfinite(run.scan.every)
-    some = np.flatnonzero(fits & (run.scan.every != 0.0))
+    some = np.flatnonzero(counts[space.weight] & (space.bits <= _PLAIN))
+    alone = np.array([one.kl_weight < 0 and one.entropy < 0 for one in space.grids])
+    number = run.scan.every[some]
+    some = some[alone[space.grid[some]] & np.isfinite(number) & (number != 0.0)]
     return some[np.argsort(space.bits[some], kind="stable")].astype(np.int32)
 
 
 def _sizes(run: Run, conventions: Index) -> F64:
     """[n] the magnitude that each convention's number is made of."""
-    sizes = np.empty(len(run.space.bits))
-    sizes[run.scan.order] = np.repeat(run.scan.values.size, np.diff(run.scan.starts))
-    found: F64 = sizes[conventions]
+    found: F64 = run.scan.values.size[run.scan.value_of(conventions)]
     return found

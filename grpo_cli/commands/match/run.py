@@ -28,7 +28,7 @@ from grpo_cli.commands.match.fit import (
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.space.changes import LENGTH, Change, changed
 from grpo_cli.commands.match.space.space import Index, Space
-from grpo_cli.commands.match.sums import add_up
+from grpo_cli.commands.match.sums import Sums
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import Totals
@@ -177,10 +177,10 @@ class Run:
     tried: int
     fitting: int = 0
 
-    def __init__(self, space: Space, factors: Sequence[Factor], batch: str) -> None:
+    def __init__(self, space: Space, factors: Sequence[Factor], sums: Sums) -> None:
         self.space = space
         self.factors = factors
-        self._batch = batch
+        self._sums = sums
         self._times = np.array([one.times for one in factors])
         self._others = 1.0
 
@@ -190,7 +190,7 @@ class Run:
         Raises:
             InputError: where no record can be read.
         """
-        self.scan = scan(self.space, self._evaluated(self.space, question))
+        self.scan = scan(self.space, self._evaluated(self.space, self._sums, question))
         self._target, self._first = question.target, question.first
         self._chance = Chance(self.scan.values, self.factors, question.target)
         self._keys = _keys(hits(self.scan.values, self.factors, question.target), self.scan)
@@ -201,7 +201,8 @@ class Run:
             return
         convention, factor, beta = _split(self._keys)
         chosen, place = np.unique(self._keys >> 2 * _BITS, return_inverse=True)
-        columns = self._evaluated(self.space.narrowed(chosen), question)
+        narrowed = self.space.narrowed(chosen)
+        columns = self._evaluated(narrowed, Sums(narrowed.options, question.data), question)
         policy, kl, size = (column[place] for column in columns)
         times, target = self._times[factor], question.target
         used = np.where(beta == 0, self.space.beta[convention], GRID[beta - 1])
@@ -211,14 +212,14 @@ class Run:
         largest = float(room[fits].max(initial=0.0))
         self._others *= largest / max(WINDOW * abs(target.value), largest, 1e-300)
 
-    def _evaluated(self, space: Space, question: Question) -> tuple[F64, F64, F64]:
-        sums = add_up(space.options, question.data)
+    def _evaluated(self, space: Space, sums: Sums, question: Question) -> tuple[F64, F64, F64]:
+        sums.update()
         if not sums.records:
             raise InputError("no record can be read")
         penalised = space.grids[0].plan.swapped.get("kl") != "none"
         if penalised and len(sums.references) > 1:
             space.reasons.setdefault(REFERENCE, _MIXED)
-        return evaluate_space(space, sums, self._batch, question)
+        return evaluate_space(space, sums, question)
 
     def chance(self, bits: float = 63.0, room: float = 0.0) -> float:
         """Conventions of so many bits or fewer that hit all the numbers by chance.
@@ -289,10 +290,7 @@ class Run:
         A group has one value, factor and β. It is the likelier, the more and the cheaper
         conventions it has.
         """
-        starts, order = self.scan.starts, self.scan.order
-        value = np.empty(len(self.space.bits), np.int32)
-        value[order] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
-        value = value[keys >> 2 * _BITS]
+        value = self.scan.value_of(keys >> 2 * _BITS)
         same = (value.astype(np.int64) << 2 * _BITS) + (keys & ((1 << 2 * _BITS) - 1))
         group = np.unique(same, return_inverse=True)[1].astype(np.int32)
         bits = np.empty(len(keys))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from grpo_cli.commands.match.fit import FLOAT32, factors_of
 from grpo_cli.commands.match.lengths import with_length
 from grpo_cli.commands.match.logged import agrees, all_agree, common_means, means_of, others_of
-from grpo_cli.commands.match.question import LoggedNumber, Question, exactly
+from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.commands.match.run import (
     RARE,
     Candidate,
@@ -25,7 +25,8 @@ from grpo_cli.commands.match.run import (
     entries,
 )
 from grpo_cli.commands.match.space.options import Sample
-from grpo_cli.commands.match.space.space import Depth, build, known
+from grpo_cli.commands.match.space.space import Builder, Depth, known
+from grpo_cli.commands.match.sums import Sums
 from grpo_cli.variants.plan import Plan
 
 _FAR = 12.0
@@ -65,7 +66,8 @@ class Search:
 
         The more there is to evaluate, the less is searched.
         """
-        sample = Sample(questions[0], self.recorded)
+        builder = Builder(self.base, Sample(questions[0], self.recorded), self.betas)
+        sums = Sums(builder.options, questions[-1].data)
         work = questions[-1].data.work  # the others only narrow what it leaves
         given = known(self.base, questions[0].first)
         settled = "epsilon" in given and ("beta" in given or bool(self.betas))
@@ -74,7 +76,8 @@ class Search:
             depths.remove(Depth.QUICK)
         for depth in depths:
             enough = depth is Depth.PLAIN and settled
-            run = self._search(questions, sample, depth, last=enough or depth is depths[-1])
+            run = Run(builder.space(depth), factors_of(self.base, questions[-1].first), sums)
+            self._search(run, questions, last=enough or depth is depths[-1])
             if run.sure or enough:
                 return run
         if depths[-1] is not Depth.WIDE:
@@ -82,13 +85,9 @@ class Search:
             run.reasons[TOO_LARGE] = text
         return run
 
-    def _search(
-        self, questions: Sequence[Question], sample: Sample, depth: Depth, *, last: bool
-    ) -> Run:
-        """One space asked; what only chance gives is confirmed by the last search alone."""
-        first = questions[-1].first
-        space = build(self.base, sample, self.betas, depth)
-        run = Run(space, factors_of(self.base, first), self.base.batch)
+    def _search(self, run: Run, questions: Sequence[Question], *, last: bool) -> None:
+        """Asks one space; what only chance gives is confirmed by the last search alone."""
+        first, space = questions[-1].first, run.space
         *others, telling = questions
         run.ask(telling)
         for question in others:
@@ -100,7 +99,7 @@ class Search:
         needed = last or lengths or any(question.others for question in questions)
         if not needed and all(one.chance >= RARE for one in found):
             run.close()
-            return run
+            return
         run.unmodified = self._unmodified(run)
         rows = [one for one in run.unmodified[1:] if one is not None]
         run.matches = self._confirm(run, questions, found, rows)
@@ -114,7 +113,6 @@ class Search:
         pairs = zip(entries(run.matches), run.matches, strict=True)
         run.matches = [one for _, one in sorted(pairs, key=lambda pair: (pair[0], pair[1].bits))]
         run.close()
-        return run
 
     def _unmodified(self, run: Run) -> Unmodified:
         found = run.bare()
@@ -173,7 +171,7 @@ def evaluate_candidates(question: Question, found: Sequence[Candidate]) -> list[
     """The candidates with their numbers on a question's records, of those that can be evaluated."""
     kept = []
     for one in found:
-        total = exactly(one.plan, question.data)
+        total = question.data.totals(one.plan)
         if total is not None and math.isfinite(total.objective):
             one.totals = total
             one.value = one.times * (question.target.sign * total.objective) + 0.0

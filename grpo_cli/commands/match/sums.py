@@ -21,17 +21,6 @@ _NUMBERS = 1 << 21
 """Sums of responses that are in memory at a time."""
 
 
-# ---- sums ----------------------------------------------------------------------------------------
-
-
-def add_up(options: Options, data: Data) -> Sums:
-    """The sums of all options over the data."""
-    sums = Sums(options, data)
-    for chunk in data.chunks:
-        sums.add(chunk)
-    return sums
-
-
 class Sums:
     """Over the input, for W aggregations, before the denominators that count.
 
@@ -48,25 +37,36 @@ class Sums:
 
     def __init__(self, options: Options, data: Data) -> None:
         self._options, self._data = options, data
-        weights = len(options.weights.plans)
-        self.policy, self.size = np.zeros((2, len(options.pairs), weights))
-        self.kl = np.zeros((len(options.kls.plans), weights))
-        self.entropy = np.zeros((len(options.entropies.plans), weights))
-        self.counted = np.zeros(weights)
-        self.records = 0
+        self.policy, self.size, self.kl, self.entropy = np.zeros((4, 0, 0))
         self.left_out: set[Key] = set()
         self.references: set[bool] = set()
 
-    def add(self, chunk: Chunk) -> None:
-        """Adds a chunk's records."""
+    def update(self) -> None:
+        """Adds up the pairs, KLs and entropies that the options gained; all for new weights."""
+        options = self._options
+        self.counted = np.zeros(len(options.weights.plans))
+        if self.policy.shape[1] < len(self.counted):
+            self.policy, self.size, self.kl, self.entropy = np.zeros((4, 0, len(self.counted)))
+        known = len(self.policy), len(self.kl), len(self.entropy)
+        self.policy, self.size = (
+            _extended(rows, len(options.pairs)) for rows in (self.policy, self.size)
+        )
+        self.kl = _extended(self.kl, len(options.kls.plans))
+        self.entropy = _extended(self.entropy, len(options.entropies.plans))
+        self.records = 0
+        for chunk in self._data.chunks:
+            self._add(chunk, *known)
+
+    def _add(self, chunk: Chunk, pairs: int, kls: int, entropies: int) -> None:
+        """Adds a chunk's records to the sums from these rows on."""
         with np.errstate(all="ignore"):
             terms = Terms(self._options, chunk, self._data)
             classes, member, divisors, counted = terms.weights()
             self.counted += counted
-            self._add_policies(terms, classes, member, divisors)
+            self._add_policies(terms, pairs, classes, member, divisors)
             for into, rows in (
-                (self.kl, _by_class(terms.kls(), classes)),
-                (self.entropy, _by_class(terms.entropies(), classes)),
+                (self.kl[kls:], _by_class(terms.kls(kls), classes)),
+                (self.entropy[entropies:], _by_class(terms.entropies(entropies), classes)),
             ):
                 into += rows[:, member] / divisors
         self.references.add(chunk.has_reference)
@@ -74,12 +74,12 @@ class Sums:
         self.left_out |= terms.left_out
 
     def _add_policies(
-        self, terms: Terms, classes: F64, member: NDArray[np.int64], divisors: F64
+        self, terms: Terms, pairs: int, classes: F64, member: NDArray[np.int64], divisors: F64
     ) -> None:
         which, advantages = distinct(terms.advantages())
         gaining, losing = advantages > 0.0, advantages < 0.0
         most = max(_NUMBERS // max(terms.batch.responses.count, 1), 8)
-        for chosen, policies in self._options.blocks(most):
+        for chosen, policies in self._options.blocks(most, pairs):
             own, back = np.unique(which[chosen], return_inverse=True)
             needed = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
             places, sides = terms.sides(policies, *needed)
@@ -92,6 +92,11 @@ class Sums:
                 (self.size, np.abs(gains) + np.abs(losses)),
             ):
                 into[numbers] += found[every].reshape(len(divisors), -1).T / divisors
+
+
+def _extended(rows: F64, count: int) -> F64:
+    """[count, W] the rows, and zeros."""
+    return np.concatenate([rows, np.zeros((count - len(rows), rows.shape[1]))])
 
 
 def _by_class(rows: Iterable[F64], classes: F64) -> F64:

@@ -115,17 +115,17 @@ class Terms:
 
         return distinct(map(of_signs, policies))
 
-    def kls(self) -> Iterator[F64]:
-        """[R] Σ k, or β·Σ k, of each."""
+    def kls(self, start: int) -> Iterator[F64]:
+        """[R] Σ k, or β·Σ k, of each from ``start`` on."""
 
         def one(_: Plan, objective: Objective) -> F64:
             beta = 1.0 if self._options.solve else objective.beta
             return beta * self._kl(objective) if beta else np.zeros(self.batch.responses.count)
 
-        return self._rows(self._options.kls.plans, one)
+        return self._rows(self._options.kls.plans[start:], one)
 
-    def entropies(self) -> Iterator[F64]:
-        """[R] coefficient · Σ H of each."""
+    def entropies(self, start: int) -> Iterator[F64]:
+        """[R] coefficient · Σ H of each from ``start`` on."""
 
         def one(_: Plan, objective: Objective) -> F64:
             assert objective.entropy is not None
@@ -133,7 +133,7 @@ class Terms:
             bonus: F64 = objective.entropy_coef * self.batch.responses.sum(values)
             return bonus
 
-        return self._rows(self._options.entropies.plans, one)
+        return self._rows(self._options.entropies.plans[start:], one)
 
     def _rows(
         self, plans: Sequence[Plan], compute: Callable[[Plan, Objective], F64]
