@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import (
+    ACCUMULATED,
     FLOAT32,
     GRID,
     GRID_BITS,
@@ -276,11 +277,13 @@ class Run:
                 continue
             one = self._candidate(convention, factor, beta)
             one.bits, one.size = float(bits[order[at]]), float(size[at])
-            if families.add(one):
-                room = FLOAT32 * one.size * (rough[at] > 0.0)
-                one.chance = self.chance(one.bits - rough[at], room)
-                listed += bool(changed_row[order[at]])
-                yield one
+            readings = [self._of_length(one)] + [one] * (LENGTH not in one.plan.flags)
+            for reading in readings:
+                if families.add(reading):
+                    room = FLOAT32 * one.size * (rough[at] > 0.0)
+                    reading.chance = self.chance(one.bits - rough[at], room)
+                    listed += bool(changed_row[order[at]])
+                    yield reading
             if listed >= MOST:
                 return
 
@@ -316,13 +319,23 @@ class Run:
 
     def _candidate(self, convention: int, factor: int = 0, beta: int = 0) -> Candidate:
         more = [Change({}, {"beta": float(GRID[beta - 1])})] if beta else []
-        plan, scale = self.space.plan(convention, *more), self.factors[factor]
-        length, times = plan.flags.get(LENGTH), abs(scale.times)
-        tried = LENGTH not in self.space.grids[0].plan.flags and plan.row.kl_aggregate is None
-        if tried and times > 1.0 and isinstance(length, int | float) and not length % times:
-            plan = changed(plan, Change({}, {LENGTH: length / times}))  # which is the same
-            scale = next(one for one in self.factors if one.times == scale.times / times)
-        return Candidate(plan, scale)
+        return Candidate(self.space.plan(convention, *more), self.factors[factor])
+
+    def _of_length(self, one: Candidate) -> Candidate:
+        """The convention with another constant length in the place of a factor, if none is known.
+
+        Each run sets its own length, but no trainer multiplies a loss by its micro-batches.
+        """
+        plan, times, settings = one.plan, abs(one.times), self._first.settings
+        known = {*settings, *self.space.grids[0].plan.flags}
+        length = plan.bound("aggregate", settings).values.get(LENGTH)
+        if not isinstance(length, int | float) or LENGTH in known or plan.row.kl_aggregate:
+            return one
+        if ACCUMULATED not in one.factor.meaning or (length / times) % 1.0:
+            return one
+        plan = changed(plan, Change({}, {LENGTH: int(length / times)}))
+        factor = next(each for each in self.factors if each.times == one.times / times)
+        return replace(one, plan=plan, factor=factor)
 
     # ---- what comes near -------------------------------------------------------------------------
 
