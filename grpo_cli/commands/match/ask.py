@@ -11,7 +11,7 @@ from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.logged import TARGETS, read_questions
 from grpo_cli.commands.match.question import LoggedNumber, Question, load
 from grpo_cli.commands.match.run import REFERENCE, Candidate, Run, entries
-from grpo_cli.commands.match.search import TOO_LARGE, Search
+from grpo_cli.commands.match.search import TOO_LARGE, search
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import Evaluation
@@ -63,7 +63,7 @@ def ask(
         first, data = load(source, base)
         questions = [Question(target, data, first, others)]
     try:
-        run = Search(plan, betas, source.facts.named or "").answer(questions)
+        run = search(questions, plan, betas, source.facts.named or "")
     except InputError:
         _evaluate(plan, source)
         raise

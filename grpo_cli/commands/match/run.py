@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -339,21 +339,23 @@ class Run:
 
     # ---- what comes near -------------------------------------------------------------------------
 
-    def bare(self) -> dict[str, int]:
-        """Each row's name, and its convention without a change; nearest to the number first."""
+    def rows(self, recorded: str) -> Unmodified:
+        """The rows without a change, and those named: the nearest, and the recorded one."""
         bare = np.flatnonzero((self.space.at == 0) & np.isfinite(self.scan.every))
         off = np.abs(self.scan.every[bare] - self._target.value)
         found: dict[str, int] = {}
         for convention in bare[np.argsort(off, kind="stable")].tolist():
             row = self.space.grids[self.space.grid[convention]].plan.variant
             found.setdefault(row, convention)
-        return found
-
-    def row(self, convention: int, names: Iterable[str]) -> Candidate:
-        """A row without a change, under its names."""
-        one = self._candidate(convention)
-        one.rows = list(names)
-        return one
+        names = {row: self.space.same.get(row, [row]) for row in found}
+        own = [row for row in found if recorded in names[row]]
+        nearest, named = (
+            next((replace(self._candidate(found[row]), rows=[*names[row]]) for row in some), None)
+            for some in (found, own)
+        )
+        if named is not None:
+            named.rows = [*dict.fromkeys([recorded, *named.rows])]
+        return sum(map(len, names.values())), nearest, named
 
     def near(self, families: Families) -> list[Candidate]:
         """The plain conventions that come nearest to the number, nearest first."""
