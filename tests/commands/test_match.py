@@ -782,6 +782,16 @@ def test_a_length_that_nobody_gives_is_named_before_accumulation(path) -> None:
     assert "the run's max_completion_length or gradient_accumulation_steps says which" in shown
 
 
+def test_conventions_that_no_probe_evaluates_are_listed_once() -> None:
+    """Several reward functions that count differently are such."""
+    pairs = [[1.0, 0.0], [0.0, 0.5], [0.5, 0.5], [0.2, 0.0]]
+    rows = [record(3, [4, 6, 5, 2], pairs, hyperparameters={"reward_weights": [1.0, 0.5]})]
+    flags = {"epsilon": 0.2, "variant": "dr"}
+    loss = evaluate(rows, stages={"advantage": "leave-one-out"}, **flags).loss
+    commands = [one.command for one in match(rows, loss=loss, **flags).matches]
+    assert len(commands) == len({*commands}) > 0, commands
+
+
 @pytest.mark.more
 def test_a_missing_mean_over_responses_is_called_that(clipped: str) -> None:
     total = evaluate(clipped, "grpo").total

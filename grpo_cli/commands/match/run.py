@@ -135,7 +135,8 @@ class Families:
 def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
     """Whether two conventions give one number on any data."""
     (one, mine), (other, theirs) = both
-    return probe.alike(mine, theirs, one.times / other.times)
+    same = mine is theirs and one.times == other.times  # also where no probe has what it needs
+    return same or probe.alike(mine, theirs, one.times / other.times)
 
 
 def _without_eps(objective: Objective) -> Objective:
@@ -277,13 +278,15 @@ class Run:
                 continue
             one = self._candidate(convention, factor, beta)
             one.bits, one.size = float(bits[order[at]]), float(size[at])
-            readings = [self._of_length(one)] + [one] * (LENGTH not in one.plan.flags)
-            for reading in readings:
-                if families.add(reading):
-                    room = FLOAT32 * one.size * (rough[at] > 0.0)
-                    reading.chance = self.chance(one.bits - rough[at], room)
-                    listed += bool(changed_row[order[at]])
-                    yield reading
+            first = self._of_length(one)
+            if families.add(first):
+                room = FLOAT32 * one.size * (rough[at] > 0.0)
+                first.chance = self.chance(one.bits - rough[at], room)
+                listed += bool(changed_row[order[at]])
+                if first is not one and not one.plan.swapped and LENGTH not in one.plan.flags:
+                    rows = self.space.same[one.plan.variant]
+                    first.also.append((one.plan, one.factor, rows))
+                yield first
             if listed >= MOST:
                 return
 
