@@ -431,10 +431,8 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     listed = shown.partition("equal on this data: ")[2].partition(" to distinguish them")[0]
     assert found["match_count"] - 1 == len(listed.split("; ")) > 0
     count = found["match_count"] - 1
-    others = "1 other formula also gives" if count == 1 else f"{count} other formulas also give"
-    assert f"; {others} it on this data (" in shown
-    names = len(found["matches"][0]["variants"])
-    assert (f"; {names} names are this formula" in shown) is (names > 1)
+    others = "convention also gives" if count == 1 else "conventions also give"
+    assert f"; {count} other {others} it on this data (" in shown
 
 
 def test_the_printed_command_gives_the_printed_value(known, losses) -> None:
@@ -764,6 +762,34 @@ def test_a_row_keeps_its_own_epsilon_where_the_records_give_another(tmp_path) ->
     found = match(str(rows), loss=f"{logged:.10g}").matches[0]
     assert found.command.split(" -v ")[1].startswith("dapo --epsilon-high 0.28 --level")
     assert found.value == logged
+
+
+def test_a_length_that_nobody_gives_is_named_before_accumulation(path) -> None:
+    """Of a row with a constant length, whose own no run keeps; a plain sum may have been either."""
+    row, asked = "ms-swift/dr_grpo", {"epsilon": 0.2, "beta": 0.04}
+    loss = evaluate(path, row, max_completion_length=16, **asked).loss
+    first = match(path, loss=loss, variant=row, **asked).matches[0]
+    assert f"-v {row} -p max_completion_length=16 --level" in first.command
+    assert (first.factor, first.value) == (1.0, loss)
+    assert any("× 32 (accumulated" in name for name in first.also), first.also
+    given = asked | {"max_completion_length": 512}
+    first = match(path, loss=loss, variant=row, **given).matches[0]
+    assert (first.factor, first.factor_meaning) == (32.0, "× 32 (accumulated micro-batches)")
+    loss = evaluate(path, "dr", epsilon=0.2).loss / 32
+    words = ("match", path, f"--loss={loss!r}", "-v", "dr", "--epsilon", "0.2", *FLAGS[:2])
+    shown = " ".join(run(*words).stdout.split())
+    assert "÷ 32 (a constant length or accumulated micro-batches)" in shown
+    assert "the run's max_completion_length or gradient_accumulation_steps says which" in shown
+
+
+def test_conventions_that_no_probe_evaluates_are_listed_once() -> None:
+    """Several reward functions that count differently are such."""
+    pairs = [[1.0, 0.0], [0.0, 0.5], [0.5, 0.5], [0.2, 0.0]]
+    rows = [record(3, [4, 6, 5, 2], pairs, hyperparameters={"reward_weights": [1.0, 0.5]})]
+    flags = {"epsilon": 0.2, "variant": "dr"}
+    loss = evaluate(rows, stages={"advantage": "leave-one-out"}, **flags).loss
+    commands = [one.command for one in match(rows, loss=loss, **flags).matches]
+    assert len(commands) == len({*commands}) > 0, commands
 
 
 @pytest.mark.more

@@ -115,7 +115,8 @@ class Matched(Frames, Answer):
         questions: how many numbers were given, and of how many records or steps.
         matches: the conventions that give all numbers, the likeliest entry first.
         ambiguous: whether several do; ``match_count`` is how many, in ``entry_count`` entries.
-        fitting: how many of those that were tried do, under all their names, listed or not.
+        fitting: how many of those that were tried do, listed or not; one that several rows and
+            changes make counts as often, as in ``tried``.
         chance_hits: conventions, of all that were tried, that hit such numbers by chance.
         by_chance, reproduced: whether the first may be a chance hit; whether it is more than that.
         nearest: the nearest plain conventions, if none matches.
@@ -203,16 +204,15 @@ class Matched(Frames, Answer):
         first = self.matches[0]
         if entries > 1:
             return (
-                f"ambiguous: {count} conventions fit the {target}, with {entries} different "
-                f"values; the first is {first.name} {tried}"
+                f"ambiguous: {count} conventions fit the {target} (±{self.tolerance:.2g}), with "
+                f"{entries} different values; the first is {first.name}"
             )
         chance = ", possibly by chance" if self.by_chance else ""
-        names = len(first.variants)
-        also = f"; {names} names are this formula" if names > 1 else ""
+        also = ""
         if count > 1:
-            give = "formula also gives" if count == 2 else "formulas also give"
-            also += f"; {count - 1} other {give} it on this data"
-        return f"{first.name} gives the {target}{chance}{also} {tried}"
+            give = "convention also gives" if count == 2 else "conventions also give"
+            also = f"; {count - 1} other {give} it on this data"
+        return f"{first.name} gives the {target}{chance}{also} (±{self.tolerance:.2g})"
 
     def table(self) -> list[dict[str, Any]]:
         """A convention of each value that fits, the likeliest first; else the nearest."""
@@ -239,5 +239,7 @@ _OF_LENGTH = re.compile(
 """Dr. GRPO divided by a length as well, which its authors' code does."""
 
 
+CONSTANT_LENGTH = "a constant length"
+"""What a sum over tokens may be divided by, in words."""
 _ENTRIES = 5
 """Values that a prompt lists; ``matches`` has all."""

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from grpo_cli.commands.match.answer import Convention, Matched, Released
+from grpo_cli.commands.match.answer import CONSTANT_LENGTH, Convention, Matched, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.logged import TARGETS, read_questions
 from grpo_cli.commands.match.question import LoggedNumber, Question, load
 from grpo_cli.commands.match.run import REFERENCE, Candidate, Run, entries
-from grpo_cli.commands.match.search import TOO_LARGE, Search
+from grpo_cli.commands.match.search import TOO_LARGE, search
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import Evaluation
@@ -63,11 +63,11 @@ def ask(
         first, data = load(source, base)
         questions = [Question(target, data, first, others)]
     try:
-        run = Search(plan, betas, source.facts.named or "").answer(questions)
+        run = search(questions, plan, betas, source.facts.named or "")
     except InputError:
         _evaluate(plan, source)
         raise
-    if not run.matches:
+    if not run.matches and any(one.data.totals(plan) is None for one in questions):
         try:
             _evaluate(plan, source)
         except InputError as error:
@@ -234,12 +234,20 @@ def _also(first: Candidate, chunk: Chunk) -> tuple[str, ...]:
 
 
 def _meaning(one: Candidate) -> str | None:
-    """What the factor means: the responses, where it is their number."""
+    """What the factor means: the responses, where it is their number; or a constant length."""
     assert one.totals is not None
-    count = one.totals.row()["responses"]
-    if abs(one.times) == count > 1 and ACCUMULATED in one.factor.meaning:
-        return f"× {count} (the responses: the mean over them, 1/G, is missing)"
-    return one.factor.meaning or None
+    times, responses = abs(one.times), one.totals.row()["responses"]
+    if ACCUMULATED not in one.factor.meaning:
+        return one.factor.meaning or None
+    if times == responses > 1:
+        return f"× {responses} (the responses: the mean over them, 1/G, is missing)"
+    if times > 1.0 or one.plan.choice("aggregate") != "token-sum":
+        return one.factor.meaning
+    count = round(1.0 / times)
+    readings = [ACCUMULATED, CONSTANT_LENGTH]
+    if "aggregate" not in one.plan.swapped:  # a row of Dr. GRPO's, which divides by a length
+        readings.reverse()
+    return f"÷ {count} ({' or '.join(readings)})"
 
 
 def command(made: Plan, paths: Sequence[str], only: str, times: float) -> str:

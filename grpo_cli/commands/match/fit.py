@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.question import LoggedNumber, Question, exactly
+from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.commands.match.space.changes import BETAS, STEPS
 from grpo_cli.commands.match.space.options import ALONE
 from grpo_cli.commands.match.space.space import Index, Space
@@ -236,6 +236,13 @@ class Scan:
     order: Index
     starts: NDArray[np.int64]
 
+    def value_of(self, conventions: Index) -> Index:
+        """[n] the place of each convention's value."""
+        found = np.empty(len(self.every), np.int32)
+        counts = np.diff(self.starts)
+        found[self.order] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        return found[conventions]
+
     @property
     def tried(self) -> int:
         """How many conventions could be evaluated."""
@@ -255,24 +262,22 @@ def scan(space: Space, columns: tuple[F64, F64, F64]) -> Scan:
     return Scan(policy, values, order, starts)
 
 
-def evaluate_space(
-    space: Space, sums: Sums, batch: str, question: Question
-) -> tuple[F64, F64, F64]:
+def evaluate_space(space: Space, sums: Sums, question: Question) -> tuple[F64, F64, F64]:
     """[C] each: J, or the loss, without what β multiplies; that; the magnitude of J."""
     policy, kl, size = (np.empty(len(space.bits)) for _ in range(3))
     for start in range(0, len(space.bits), _BLOCK):
         part = slice(start, start + _BLOCK)
-        policy[part], kl[part], size[part] = _values(space, sums, batch, part)
+        policy[part], kl[part], size[part] = _values(space, sums, part)
     policy *= question.target.sign
     kl *= question.target.sign
     _evaluate_alone(space, sums, question, (policy, kl, size))
     return policy, kl, size
 
 
-def _values(space: Space, sums: Sums, batch: str, part: slice) -> tuple[F64, F64, F64]:
+def _values(space: Space, sums: Sums, part: slice) -> tuple[F64, F64, F64]:
     """[n] J without what β multiplies, [n] that, [n] the magnitude of J, of some conventions."""
     counted = np.where(sums.counted == 0.0, 1.0, sums.counted)
-    if batch == "record":
+    if space.grids[0].plan.batch == "record":
         counted[:] = max(sums.records, 1)
     weight = space.weight[part]
     pair = np.where(space.policy[part] == ALONE, 0, space.policy[part])
@@ -280,13 +285,11 @@ def _values(space: Space, sums: Sums, batch: str, part: slice) -> tuple[F64, F64
     policy = sums.policy[pair, weight] if some else np.zeros(len(weight))
     size = sums.size[pair, weight] if some else np.zeros(len(weight))
     policy, size = policy / counted[weight], size / counted[weight]
-    own = space.own(part)
-    kl_weight, entropy_weight = (
-        np.where(own[name] < 0, weight, own[name]) for name in ("kl_weight", "entropy_weight")
-    )
-    kl = _term(sums.kl, space.kl[part], kl_weight, counted)
-    entropy = _term(sums.entropy, own["entropy"], entropy_weight, counted)
-    policy, size = policy + entropy, size + np.abs(entropy)
+    of_kl, entropy, of_entropy = (column[space.grid[part]] for column in space.own)
+    kl = _term(sums.kl, space.kl[part], np.where(of_kl < 0, weight, of_kl), counted)
+    of_entropy = np.where(of_entropy < 0, weight, of_entropy)
+    bonus = _term(sums.entropy, entropy, of_entropy, counted)
+    policy, size = policy + bonus, size + np.abs(bonus)
     if space.options.solve:
         return policy, kl, size + np.abs(space.beta[part] * kl)
     return policy - kl, np.zeros(len(kl)), size + np.abs(kl)
@@ -350,9 +353,9 @@ def _evaluate_alone(space: Space, sums: Sums, question: Question, j: tuple[F64, 
     policy[alone] = np.nan
     sign = question.target.sign
     for row in np.flatnonzero(alone & (space.at == 0)).tolist():
-        total = exactly(space.plan(row), question.data)
+        total = question.data.totals(space.plan(row))
         if total is not None:
-            parts = total.parts()
+            parts = dict(total.parts())
             penalty = parts.pop(KL, 0.0)
             beta = float(space.beta[row])
             solved = space.options.solve and beta != 0.0

@@ -14,9 +14,8 @@ from typing import Any
 
 from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import FLOAT32
-from grpo_cli.commands.match.question import Data, LoggedNumber, Question, by_response, exactly
+from grpo_cli.commands.match.question import Data, LoggedNumber, Question, by_response
 from grpo_cli.commands.match.run import Candidate
-from grpo_cli.commands.verify.causes.kl import with_alias
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator, usable
@@ -70,6 +69,8 @@ def means_of(question: Question) -> Mapping[str, float]:
     """The means of the KL of a question's records that a trainer may log, where one was."""
     if not any(other.name == KL for other in question.others):
         return {}
+    from grpo_cli.commands.verify.causes.kl import with_alias  # not loaded for a loss alone
+
     plans = {
         f"the mean over {over} of {with_alias(name)}{words}": plan(
             "grpo",
@@ -81,7 +82,7 @@ def means_of(question: Question) -> Mapping[str, float]:
         for weight, words in (("none", ""), ("ratio", ", weighted by the ratio"))
         for over, (aggregate, batch) in _OVER.items()
     }
-    every = ((words, exactly(plan, question.data)) for words, plan in plans.items())
+    every = ((words, question.data.totals(plan)) for words, plan in plans.items())
     return {words: one.row()[KL] for words, one in every if one is not None}
 
 

@@ -148,6 +148,7 @@ class Data:
 
     chunks: Sequence[Chunk]
     _statistics: dict[Hashable, BatchStatistics] = field(default_factory=dict)
+    _totals: dict[Hashable, Totals | None] = field(default_factory=dict)
 
     def evaluator(self, plan: Plan) -> Evaluator:
         """Evaluates a plan, with the statistics of all records where it needs some."""
@@ -164,6 +165,23 @@ class Data:
                     found.merge(evaluator.measure(chunk))
             self._statistics[plan.key] = found
         return self._statistics[plan.key]
+
+    def totals(self, plan: Plan) -> Totals | None:
+        """The totals that ``grpo eval`` gives, to the bit; None where it gives an error."""
+        wanted = plan.key, plan.batch
+        if wanted not in self._totals:
+            with suppress(GrpoError):
+                self._totals[wanted] = self._evaluated(plan)
+        return self._totals.setdefault(wanted)
+
+    def _evaluated(self, plan: Plan) -> Totals:
+        evaluator, totals, references = self.evaluator(plan), Totals(plan.batch), References()
+        for chunk in self.chunks:
+            references.add(chunk, plan, evaluator.objective(chunk))
+            references.check()
+            with np.errstate(all="ignore"):
+                totals.add(evaluator.evaluate(chunk))
+        return totals
 
     @property
     def work(self) -> float:
@@ -200,17 +218,3 @@ class Question:
     data: Data
     first: Chunk
     others: Sequence[LoggedNumber] = ()
-
-
-def exactly(plan: Plan, data: Data) -> Totals | None:
-    """The totals that ``grpo eval`` gives, to the bit; None where it gives an error."""
-    evaluator, totals, references = data.evaluator(plan), Totals(plan.batch), References()
-    try:
-        for chunk in data.chunks:
-            references.add(chunk, plan, evaluator.objective(chunk))
-            references.check()
-            with np.errstate(all="ignore"):
-                totals.add(evaluator.evaluate(chunk))
-    except GrpoError:
-        return None
-    return totals

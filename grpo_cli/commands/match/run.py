@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64
 from grpo_cli.commands.match.answer import OtherNumber
 from grpo_cli.commands.match.fit import (
+    ACCUMULATED,
     FLOAT32,
     GRID,
     GRID_BITS,
@@ -28,7 +29,7 @@ from grpo_cli.commands.match.fit import (
 from grpo_cli.commands.match.question import Question
 from grpo_cli.commands.match.space.changes import LENGTH, Change, changed
 from grpo_cli.commands.match.space.space import Index, Space
-from grpo_cli.commands.match.sums import add_up
+from grpo_cli.commands.match.sums import Sums
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.totals import Totals
@@ -134,7 +135,8 @@ class Families:
 def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
     """Whether two conventions give one number on any data."""
     (one, mine), (other, theirs) = both
-    return probe.alike(mine, theirs, one.times / other.times)
+    same = mine is theirs and one.times == other.times  # also where no probe has what it needs
+    return same or probe.alike(mine, theirs, one.times / other.times)
 
 
 def _without_eps(objective: Objective) -> Objective:
@@ -177,10 +179,10 @@ class Run:
     tried: int
     fitting: int = 0
 
-    def __init__(self, space: Space, factors: Sequence[Factor], batch: str) -> None:
+    def __init__(self, space: Space, factors: Sequence[Factor], sums: Sums) -> None:
         self.space = space
         self.factors = factors
-        self._batch = batch
+        self._sums = sums
         self._times = np.array([one.times for one in factors])
         self._others = 1.0
 
@@ -190,7 +192,7 @@ class Run:
         Raises:
             InputError: where no record can be read.
         """
-        self.scan = scan(self.space, self._evaluated(self.space, question))
+        self.scan = scan(self.space, self._evaluated(self.space, self._sums, question))
         self._target, self._first = question.target, question.first
         self._chance = Chance(self.scan.values, self.factors, question.target)
         self._keys = _keys(hits(self.scan.values, self.factors, question.target), self.scan)
@@ -201,7 +203,8 @@ class Run:
             return
         convention, factor, beta = _split(self._keys)
         chosen, place = np.unique(self._keys >> 2 * _BITS, return_inverse=True)
-        columns = self._evaluated(self.space.narrowed(chosen), question)
+        narrowed = self.space.narrowed(chosen)
+        columns = self._evaluated(narrowed, Sums(narrowed.options, question.data), question)
         policy, kl, size = (column[place] for column in columns)
         times, target = self._times[factor], question.target
         used = np.where(beta == 0, self.space.beta[convention], GRID[beta - 1])
@@ -211,14 +214,14 @@ class Run:
         largest = float(room[fits].max(initial=0.0))
         self._others *= largest / max(WINDOW * abs(target.value), largest, 1e-300)
 
-    def _evaluated(self, space: Space, question: Question) -> tuple[F64, F64, F64]:
-        sums = add_up(space.options, question.data)
+    def _evaluated(self, space: Space, sums: Sums, question: Question) -> tuple[F64, F64, F64]:
+        sums.update()
         if not sums.records:
             raise InputError("no record can be read")
         penalised = space.grids[0].plan.swapped.get("kl") != "none"
         if penalised and len(sums.references) > 1:
             space.reasons.setdefault(REFERENCE, _MIXED)
-        return evaluate_space(space, sums, self._batch, question)
+        return evaluate_space(space, sums, question)
 
     def chance(self, bits: float = 63.0, room: float = 0.0) -> float:
         """Conventions of so many bits or fewer that hit all the numbers by chance.
@@ -275,11 +278,15 @@ class Run:
                 continue
             one = self._candidate(convention, factor, beta)
             one.bits, one.size = float(bits[order[at]]), float(size[at])
-            if families.add(one):
+            first = self._of_length(one)
+            if families.add(first):
                 room = FLOAT32 * one.size * (rough[at] > 0.0)
-                one.chance = self.chance(one.bits - rough[at], room)
+                first.chance = self.chance(one.bits - rough[at], room)
                 listed += bool(changed_row[order[at]])
-                yield one
+                if first is not one and not one.plan.swapped and LENGTH not in one.plan.flags:
+                    rows = self.space.same[one.plan.variant]
+                    first.also.append((one.plan, one.factor, rows))
+                yield first
             if listed >= MOST:
                 return
 
@@ -289,10 +296,7 @@ class Run:
         A group has one value, factor and β. It is the likelier, the more and the cheaper
         conventions it has.
         """
-        starts, order = self.scan.starts, self.scan.order
-        value = np.empty(len(self.space.bits), np.int32)
-        value[order] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
-        value = value[keys >> 2 * _BITS]
+        value = self.scan.value_of(keys >> 2 * _BITS)
         same = (value.astype(np.int64) << 2 * _BITS) + (keys & ((1 << 2 * _BITS) - 1))
         group = np.unique(same, return_inverse=True)[1].astype(np.int32)
         bits = np.empty(len(keys))
@@ -318,31 +322,43 @@ class Run:
 
     def _candidate(self, convention: int, factor: int = 0, beta: int = 0) -> Candidate:
         more = [Change({}, {"beta": float(GRID[beta - 1])})] if beta else []
-        plan, scale = self.space.plan(convention, *more), self.factors[factor]
-        length, times = plan.flags.get(LENGTH), abs(scale.times)
-        tried = LENGTH not in self.space.grids[0].plan.flags and plan.row.kl_aggregate is None
-        if tried and times > 1.0 and isinstance(length, int | float) and not length % times:
-            plan = changed(plan, Change({}, {LENGTH: length / times}))  # which is the same
-            scale = next(one for one in self.factors if one.times == scale.times / times)
-        return Candidate(plan, scale)
+        return Candidate(self.space.plan(convention, *more), self.factors[factor])
+
+    def _of_length(self, one: Candidate) -> Candidate:
+        """The convention with another constant length in the place of a factor, if none is known.
+
+        Each run sets its own length, but no trainer multiplies a loss by its micro-batches.
+        """
+        plan, times, settings = one.plan, abs(one.times), self._first.settings
+        known = {*settings, *self.space.grids[0].plan.flags}
+        length = plan.bound("aggregate", settings).values.get(LENGTH)
+        if not isinstance(length, int | float) or LENGTH in known or plan.row.kl_aggregate:
+            return one
+        if ACCUMULATED not in one.factor.meaning or (length / times) % 1.0:
+            return one
+        plan = changed(plan, Change({}, {LENGTH: int(length / times)}))
+        factor = next(each for each in self.factors if each.times == one.times / times)
+        return replace(one, plan=plan, factor=factor)
 
     # ---- what comes near -------------------------------------------------------------------------
 
-    def bare(self) -> dict[str, int]:
-        """Each row's name, and its convention without a change; nearest to the number first."""
+    def rows(self, recorded: str) -> Unmodified:
+        """The rows without a change, and those named: the nearest, and the recorded one."""
         bare = np.flatnonzero((self.space.at == 0) & np.isfinite(self.scan.every))
         off = np.abs(self.scan.every[bare] - self._target.value)
         found: dict[str, int] = {}
         for convention in bare[np.argsort(off, kind="stable")].tolist():
             row = self.space.grids[self.space.grid[convention]].plan.variant
             found.setdefault(row, convention)
-        return found
-
-    def row(self, convention: int, names: Iterable[str]) -> Candidate:
-        """A row without a change, under its names."""
-        one = self._candidate(convention)
-        one.rows = list(names)
-        return one
+        names = {row: self.space.same.get(row, [row]) for row in found}
+        own = [row for row in found if recorded in names[row]]
+        nearest, named = (
+            next((replace(self._candidate(found[row]), rows=[*names[row]]) for row in some), None)
+            for some in (found, own)
+        )
+        if named is not None:
+            named.rows = [*dict.fromkeys([recorded, *named.rows])]
+        return sum(map(len, names.values())), nearest, named
 
     def near(self, families: Families) -> list[Candidate]:
         """The plain conventions that come nearest to the number, nearest first."""

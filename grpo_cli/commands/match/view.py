@@ -9,7 +9,7 @@ from itertools import compress, groupby
 from rich.console import Console
 from rich.text import Text
 
-from grpo_cli.commands.match.answer import Convention, Matched
+from grpo_cli.commands.match.answer import CONSTANT_LENGTH, Convention, Matched
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.numbers import shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
@@ -25,8 +25,8 @@ _MISTAKE = (
 )
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
 _DECIDING = (
-    "formulas that are equal on this data may differ on another step: best one with responses of "
-    "unequal lengths, rewards of several spreads and clipped ratios (a later epoch over its "
+    "conventions that are equal on this data may differ on another step: best one with responses "
+    "of unequal lengths, rewards of several spreads and clipped ratios (a later epoch over its "
     "rollouts)"
 )
 _ALSO = 2
@@ -61,9 +61,9 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     for same in entries:
         _print(console, screen, same)
     if rest:
-        less, more = ("less likely ", " too") if entries else ("", " by chance")
         fit = "value fits" if len(rest) == 1 else "values fit"
-        console.print(Text(f"\n… {len(rest)} {less}{fit}{more} (--full)", "dim"))
+        more = f"{len(rest)} less likely {fit} too" if answer.reproduced else "what fits by chance"
+        console.print(Text(f"\n… {more} (--full)", "dim"))
         mark(console, "convention", sum(map(len, rest)))
     advice = [*_advice(answer)] if answer.match_count > 1 and answer.reproduced else []
     console.print("\n" * bool(advice), end="")
@@ -99,8 +99,7 @@ def _chance(answer: Matched) -> str:
     some = f"about {float(f'{percent:.2g}'):g}%" if percent >= 0.01 else "less than 0.01%"
     by_chance = f"a match this simple happens by chance in {some} of cases"
     if expected >= 1.0:
-        number = shown(float(f"{expected:.2g}"))
-        by_chance = f"about {number} matches this simple are expected by chance"
+        by_chance = "matches this simple are expected by chance"
     if not answer.by_chance:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)
@@ -114,6 +113,8 @@ def _chance(answer: Matched) -> str:
 
 def _released(answer: Matched) -> Iterator[str]:
     """The numbers of the unmodified rows, and of the one that the records name."""
+    if answer.matches and CONSTANT_LENGTH in (answer.matches[0].factor_meaning or ""):
+        yield "the run's max_completion_length or gradient_accumulation_steps says which it is"
     released = answer.released
     nearest, recorded = released.nearest, released.recorded
     agree = _agreeing(answer, flipped=False)

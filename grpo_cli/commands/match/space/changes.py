@@ -174,7 +174,7 @@ def rows(base: Plan, frameworks: Sequence[str] = (), recorded: str = "") -> Iter
     others = asked if base.asked else sorted(every, key=order)
     for name in dict.fromkeys([base.variant, *others]):
         bare = Plan(name, VARIANTS[name], base.swapped, {}, base.batch)
-        takes = bare.takes()
+        takes = bare.takes() if base.flags else ()
         flags = {flag: value for flag, value in base.flags.items() if flag in takes}
         if name == base.variant or len(flags) == len(base.flags) or not base.swapped:
             yield Plan(name, VARIANTS[name], base.swapped, flags, base.batch)

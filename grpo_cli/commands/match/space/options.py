@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache
 
 from grpo_cli.commands.match.question import Question, by_response
 from grpo_cli.commands.match.space.changes import Change, changed
@@ -107,26 +107,24 @@ class Options:
     weights: Table = field(default_factory=Table)
     entropies: Table = field(default_factory=Table)
 
-    @cached_property
-    def combined(self) -> list[tuple[list[int], list[int]]]:
-        """Advantages, and the policies that are combined with exactly these."""
+    def blocks(self, most: int, start: int) -> Iterator[tuple[list[int], list[int]]]:
+        """Advantages with at most so many policies that are combined with exactly these.
+
+        Args:
+            most: policies.
+            start: the first of the pairs.
+        """
         wanted: dict[int, list[int]] = {}
-        for advantage, policy in self.pairs:
+        for advantage, policy in [*self.pairs][start:]:
             wanted.setdefault(policy, []).append(advantage)
         found: dict[tuple[int, ...], list[int]] = {}
         for policy, advantages in wanted.items():
             found.setdefault(tuple(sorted(advantages)), []).append(policy)
         ratios = [repr(key[0]) for key in self.policies.numbers]  # type: ignore[index]
-        return [
-            (list(advantages), sorted(policies, key=ratios.__getitem__))
-            for advantages, policies in found.items()
-        ]
-
-    def blocks(self, most: int) -> Iterator[tuple[list[int], list[int]]]:
-        """Advantages with at most so many policies of those that are combined with them."""
-        for advantages, policies in self.combined:
-            for start in range(0, len(policies), most):
-                yield advantages, policies[start : start + most]
+        for together, policies in found.items():
+            policies.sort(key=ratios.__getitem__)
+            for at in range(0, len(policies), most):
+                yield [*together], policies[at : at + most]
 
 
 # ---- rows and changes on a record ----------------------------------------------------------------
@@ -187,6 +185,12 @@ class Sample:
         return self._per_response[wanted]
 
 
+@cache
+def _takes(stage: str, choice: str) -> tuple[str, ...]:
+    """The hyperparameters of a choice, which thousands of changes ask for."""
+    return STAGES[stage].choices[choice].hyperparameters
+
+
 class Stages:
     """A row on a sample, and its stages with changes, each bound once.
 
@@ -219,7 +223,9 @@ class Stages:
         """
         own: Bound = getattr(self.objective, stage)
         name = one.stages.get(stage)
-        takes = (own.choice if name is None else STAGES[stage].choices[name]).hyperparameters
+        if name is None and not one.flags:
+            return own
+        takes = own.choice.hyperparameters if name is None else _takes(stage, name)
         flags = tuple([each for each in one.flags.items() if each[0] in takes])
         if name is None and not flags:
             return own

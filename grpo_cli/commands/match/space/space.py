@@ -6,7 +6,7 @@ weights. So J of tens of thousands of conventions comes from some hundred vector
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -166,6 +166,7 @@ class Space:
         reasons: what could not be tried, and why.
         same: a row's name → the names of all rows that are the same on these records.
         place: a row's name → its place among names of one convention.
+        own: [3, grids] the aggregation of the KL, the entropy bonus and its aggregation of rows.
         grid, at: [C] which grid, and which combination of it (flat over its four axes).
         policy, kl, weight: [C] numbers of options.
         beta: [C] the row's own β.
@@ -180,10 +181,12 @@ class Space:
     beta: F64
     bits: F64
 
-    def __init__(self, builder: _Builder, grids: Sequence[Grid], names: Sequence[str]) -> None:
+    def __init__(self, builder: Builder, grids: Sequence[Grid], names: Sequence[str]) -> None:
         self.options, self.grids = builder.options, grids
         self.reasons, self.same = builder.reasons, builder.same
         self.place = {name: at for at, name in enumerate(names)}
+        own = [(one.kl_weight, one.entropy, one.entropy_weight) for one in grids]
+        self.own: Index = np.array(own, np.int16).T
         every = dict.fromkeys(one.axes for one in grids)
         combined = {axes: axes.combined() for axes in every}
         columns = [grid.columns(at, *combined[grid.axes]) for at, grid in enumerate(grids)]
@@ -203,14 +206,6 @@ class Space:
         found.options = replace(self.options, pairs=numbers)
         return found
 
-    def own(self, chosen: slice) -> dict[str, Index]:
-        """[n] each: entropy bonus, and aggregations, that conventions have of their row."""
-        grids = self.grid[chosen]
-        return {
-            name: np.array([getattr(one, name) for one in self.grids], np.int16)[grids]
-            for name in ("kl_weight", "entropy", "entropy_weight")
-        }
-
     def plan(self, convention: int, *more: Change) -> Plan:
         """A convention's plan, checked."""
         grid = self.grids[self.grid[convention]]
@@ -220,38 +215,25 @@ class Space:
         return checked(changed(grid.plan, *changes, *more))
 
 
-def build(base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> Space:
-    """The conventions that are tried on records like the sample.
+class Builder:
+    """Makes the grids of one row after the other, and numbers the options that they need.
+
+    Attributes:
+        options: what is evaluated; a deeper search needs more of them.
+        reasons, same: as those of ``Space``.
 
     Args:
         base: the plan that is searched around.
-        sample: a record.
+        sample: a record; the conventions are tried on records like it.
         betas: values of β to try.
-        depth: how much is searched.
-
-    Raises:
-        InputError: where no convention can be tried.
     """
-    builder = _Builder(base, sample, betas, depth)
-    rows = tried.rows(base, sample.frameworks, sample.recorded)
-    grids = [grid for row in rows if builder.is_new(row) for grid in builder.grids(row)]
-    if not grids:
-        raise InputError(next(iter(builder.reasons.values()), "no convention can be tried"))
-    key = partial(tried.familiarity, frameworks=sample.frameworks, recorded=sample.recorded)
-    return Space(builder, grids, sorted(builder.same, key=key))
 
-
-class _Builder:
-    """Makes the grids of one row after the other, and numbers the options that they need."""
-
-    def __init__(self, base: Plan, sample: Sample, betas: Sequence[float], depth: Depth) -> None:
+    def __init__(self, base: Plan, sample: Sample, betas: Sequence[float]) -> None:
         given = known(base, sample.record)
-        self._sample, self._depth, self._given = sample, depth, given
-        self._asked = base.variant
+        self._sample, self._given, self._asked = sample, given, base.variant
         self.options = Options(solve="beta" not in given and not betas)
         self.reasons: dict[str, str] = {}
         self.same: dict[str, list[str]] = {}
-        self._rows: dict[Key, list[str]] = {}
         # Rows share the changes and the axes that are made for them.
         self._axis, self._own = cache(Axis), cache(_own_values)
         self._epsilons = cache(_epsilons)
@@ -264,7 +246,7 @@ class _Builder:
         lacking = missing("advantages", bind("advantage", "given"), "advantage")
         fixed = sample.record.advantages_given or "advantage" in base.swapped or not rewards
         self._lacking = "" if fixed else str(lacking)
-        self._pairs = [NO_CHANGE, *(tried.pairs(base) if depth > Depth.QUICK else ())]
+        self._pairs = [NO_CHANGE, *tried.pairs(base)]
         self._betas = [Change({}, {"beta": beta}) for beta in betas]
         self._kls: list[Change] = []
         for kl in tried.kls(base):
@@ -272,35 +254,50 @@ class _Builder:
             self._kls += [kl, *(kl.and_(beta) for beta in with_betas)]
         self._aggregates = [NO_CHANGE, *tried.aggregates(base, lengths)]
         self._lengths = [Change({}, {tried.LENGTH: one}, 0, 3.0) for one in lengths]
+        self._rows = [*self._distinct(tried.rows(base, sample.frameworks, sample.recorded))]
 
-    def is_new(self, row: Plan) -> bool:
-        """Whether no earlier row is the same convention on these records."""
-        try:
-            objective = self._sample.objective(row)
-        except GrpoError:
-            return True
-        wanted = tuple((name, key(bound)) for name, bound in objective.stages.items())
-        names = self._rows.setdefault(wanted, [])
-        names.append(row.variant)
-        self.same[row.variant] = names
-        return len(names) == 1
+    def _distinct(self, rows: Iterable[Plan]) -> Iterator[Stages]:
+        """The rows that can be tried; of those that are the same on these records, the first."""
+        known: dict[Key, list[str]] = {}
+        for row in rows:
+            try:
+                stages = Stages(self._sample, row)
+                bounds = stages.objective.stages
+                names = known.setdefault(tuple([(name, key(bounds[name])) for name in bounds]), [])
+                names.append(row.variant)
+                self.same[row.variant] = names
+                if len(names) > 1:
+                    continue
+                self._sample.per_response(advantage_key(stages.objective), row)
+            except GrpoError as error:
+                self.reasons.setdefault(row.variant, str(error))
+                continue
+            if any(bound.choice.reads_turns for bound in bounds.values()):
+                reason = "it depends on turns or trajectories, which match does not try"
+                self.reasons.setdefault(row.variant, reason)
+            else:
+                yield stages
 
-    def grids(self, row: Plan) -> Iterator[Grid]:
+    def space(self, depth: Depth) -> Space:
+        """The conventions of a search.
+
+        Raises:
+            InputError: where no convention can be tried.
+        """
+        self._depth = depth
+        grids = [grid for stages in self._rows for grid in self._grids(stages)]
+        if not grids:
+            raise InputError(next(iter(self.reasons.values()), "no convention can be tried"))
+        of = self._sample
+        place = partial(tried.familiarity, frameworks=of.frameworks, recorded=of.recorded)
+        return Space(self, grids, sorted(self.same, key=place))
+
+    def _grids(self, stages: Stages) -> Iterator[Grid]:
         """A row with its own KL and with others; two grids where its KL is in the reward."""
-        try:
-            stages = Stages(self._sample, row)
-            objective = stages.objective
-            self._sample.per_response(advantage_key(objective), row)
-        except GrpoError as error:
-            self.reasons.setdefault(row.variant, str(error))
-            return
-        if any(bound.choice.reads_turns for bound in objective.stages.values()):
-            reason = "it depends on turns or trajectories, which match does not try"
-            self.reasons.setdefault(row.variant, reason)
-            return
+        row, objective = stages.row, stages.objective
         own = [NO_CHANGE, *self._betas] if "beta" in stages.takes else [NO_CHANGE]
         earlier = "@" in row.variant and row.variant != self._asked
-        pairs = self._pairs[:1] if earlier else self._pairs
+        pairs = self._pairs[:1] if earlier or self._depth is Depth.QUICK else self._pairs
         if correction_key(objective.correction) is not None:
             pairs = [one for one in pairs if one.count <= 1 and one.bits <= 4.0]
         pairs = [*pairs, *self._with_own(stages), *self._with_epsilons(stages, pairs)]
