@@ -289,7 +289,7 @@ def test_check_says_that_noise_is_normal(tmp_path):
     path = written(tmp_path / "noise.jsonl", drawn(8, noise=0.03))
     found = answer("check", path)["mismatch"]
     assert (found["named"], found["normal"]) == (None, True)
-    assert found["floor"].startswith("normal: no more than the 0.0306 to 0.0408 nats")
+    assert found["floor"].startswith("normal: at most the 0.0306 to 0.0408 nats")
     assert "normal for bf16" in run("check", path).stdout
     printed = " ".join(run("check", path, "--full").stdout.split())
     assert "not explained by which side is surer or the position:" in printed  # no version is there

@@ -25,6 +25,7 @@ from grpo_cli.commands.trend.onsets import (
 from grpo_cli.commands.trend.step import FAR, INFO, SURE, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
     DOWN,
+    GO_BACK,
     NOT_FINITE,
     RANKS,
     SIGNED,
@@ -118,7 +119,7 @@ class Event(Answer):
 
     @property
     def commands(self) -> list[str]:
-        """The commands for its first step, its possible cause and its worst step.
+        """The commands for its first step, what explains it and its worst step.
 
         ``grpo check`` is none where it found nothing. None where records have no place.
         """
@@ -128,7 +129,9 @@ class Event(Answer):
         found, cause = [one.command], one.cause or ""
         explains = bool(self.checked_there) or not cause.startswith("grpo check ")
         if cause and explains and one.command.partition("  # ")[0] != cause:
-            found.append(f"{cause}  # possible cause")
+            checks = cause.startswith("grpo check ")
+            what = "all findings" if checks else "arithmetic of the loss"
+            found.append(f"{cause}  # {what}")
         if one.worst_command and one.worst_step != one.onset and one.kind != TREND:
             found.append(one.worst_command.replace("  # step", "  # worst at step", 1))
         return found
@@ -143,6 +146,13 @@ class Event(Answer):
         """The first step at which all is as before; None while it lasts."""
         ends = [one.onset if one.is_single else one.end for one in self.findings]
         return None if None in ends else max(filter(None, ends), default=None)
+
+    @property
+    def lasting_onsets(self) -> list[int]:
+        """The onsets that have good steps before them; [] of an event that is over, or no fault."""
+        if self.end is not None:
+            return []
+        return [one.onset for one in self.findings if one.severity == WARNING and one.has_past]
 
     @property
     def summary(self) -> str:
@@ -309,7 +319,8 @@ class Event(Answer):
         rises = (one.row for one in self._wrong if one.direction == UP)
         if row.name in _BY_KL and any(each and each.name == KL for each in rises):
             row = watch(KL) or row
-        return remedy(row, self.first.direction)
+        found = remedy(row, self.first.direction)
+        return found if self.lasting_onsets else found.replace(GO_BACK, "")
 
     def fields(self) -> dict[str, Any]:
         """What the JSON has of it; its findings are under ``findings``."""

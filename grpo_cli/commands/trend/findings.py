@@ -28,6 +28,7 @@ from grpo_cli.commands.trend.onsets import (
     medians,
 )
 from grpo_cli.commands.trend.step import FAR, INFO, WARNING, Finding, Flags, Place, Step, Steps
+from grpo_cli.commands.trend.sums import PROMPT
 from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Limit, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
@@ -119,8 +120,11 @@ def _known(series: _Series, steps: Steps, change: Change) -> Change:
     """The change; information where it is no fault.
 
     That is so of a limit for engines with the trainer's weights, where the engine is behind by
-    design; and of what the policy learnt: the reward rose with it, up to the step that shows it.
+    design; of a prompt that most steps lack; and of what the policy learnt: the reward rose with
+    it, up to the step that shows it.
     """
+    if f"/{PROMPT}" in series.name and 2 * len(series.values) < len(steps):
+        return change._replace(info=True)
     if change.kind == LIMIT and _lags(series, steps, change):
         return change._replace(info=True)
     way = UP if change.up else DOWN

@@ -52,7 +52,7 @@ def moves(steps: Steps) -> Iterator[str]:
             yield f"{name} {brief(begun)} → {brief(ended)}"
 
 
-def _differing_losses(steps: Steps) -> Iterator[str]:
+def differing_losses(steps: Steps) -> Iterator[str]:
     """Where the recorded loss differs from grpo's, if at some step by more than that varies."""
     recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
     if recorded is None or own is None or np.isnan(recorded - own).all():
@@ -163,10 +163,11 @@ class Coverage:
         series = f"{self.watched} series over {self.steps:,} steps"
         series += f" ({self._others} more are not tested)" if self._others else ""
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
+        losses = [*differing_losses(self._run)]
         return [
-            f"no fault found in {series}",
+            *losses,
+            f"no {'other ' * bool(losses)}fault found in {series}",
             *(one.summary for one in moved),
-            *_differing_losses(self._run),
             *limits,
             *([f"means, first {size} → last {size} steps: {ends}"] if ends else []),
         ]
@@ -205,14 +206,7 @@ def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
 
     What went wrong in the first steps has no step before it.
     """
-    onsets = [
-        finding.onset
-        for event in found
-        if event.severity == WARNING and event.end is None
-        for finding in event.findings
-        if finding.severity == WARNING and finding.has_past
-    ]
-    first = min(onsets, default=-math.inf)
+    first = min((at for event in found for at in event.lasting_onsets), default=-math.inf)
     good = [number for number in steps.numbers if number < first]
     return good[-1] if good else None
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from grpo_cli.batch import Segments
 from grpo_cli.engine.rows.fields import (
     EXTRA,
+    FIELDS,
+    KINDS,
     RECORD,
     RECORD_CONTEXT,
     RESPONSE,
@@ -26,8 +28,8 @@ from grpo_cli.engine.rows.fields import (
     TABLE,
     Level,
 )
-from grpo_cli.engine.rows.source import Field, Source, bounds
-from grpo_cli.errors import Listing, UsageError, checked, did_you_mean
+from grpo_cli.engine.rows.source import LEVELS, Field, Source, bounds
+from grpo_cli.errors import Listing, UsageError, checked, did_you_mean, nearest
 from grpo_cli.records.choose.where import ASKED, Condition, read_conditions, spelled
 
 Row = dict[str, Any]
@@ -281,6 +283,15 @@ def _of_clip(condition: Condition, flag: str) -> Condition:
     return condition._replace(wanted=tuple(sides) if condition.test == "in" else sides[0])
 
 
+def _where_it_is(name: str, names: Sequence[str]) -> str:
+    """The near match of a column that a level lacks, or the levels that have it; or ""."""
+    near = nearest(name, KINDS)
+    levels = [level for level in LEVELS if near in FIELDS[level]]
+    elsewhere = f"; {near} is a column of --level {', '.join(levels)}" if levels else ""
+    here = did_you_mean(name, names)
+    return elsewhere or here if near == name else here or elsewhere
+
+
 def read_having(
     texts: Iterable[str] | None, level: Level, names: Iterable[str], flag: str = "--having"
 ) -> Having | None:
@@ -296,10 +307,9 @@ def read_having(
             raise Listing(dict.fromkeys(names, ""))
         known = [name for name in names if name in (one.path[0], spelled(one.path))]
         if not known:
-            hint = did_you_mean(spelled(one.path), names) or f" ({flag} '?' lists them)"
-            raise UsageError(
-                f"{flag} at --level {level}: there is no column {spelled(one.path)!r}{hint}"
-            )
+            name = spelled(one.path)
+            hint = _where_it_is(name, names) or f" ({flag} '?' lists them)"
+            raise UsageError(f"{flag} at --level {level}: there is no column {name!r}{hint}")
         if known[-1] == "clip":
             one = _of_clip(one, flag)
         if isinstance(one.wanted, str) and one.test not in ("==", "!="):

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from grpo_cli.errors import InputError, UsageError, nearest
+from grpo_cli.errors import InputError, UsageError, did_you_mean, nearest
 from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import ARRAYS, LISTS, Raw, listed
 
@@ -404,7 +404,7 @@ def _fields(values: Sequence[dict[str, Any]], condition: Condition) -> str:
         return _near(f"{path} is", "", single)
     names = dict.fromkeys(name for value in values for name in value)
     lacking = f"the first records have no field {path}; they have"
-    return _near(lacking, path, list(names), most=len(names))
+    return _near(lacking, path, list(names), most=len(names)) + did_you_mean(path, names)
 
 
 def fields_of(raws: Iterable[Raw]) -> dict[str, str]:

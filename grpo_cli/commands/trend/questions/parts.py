@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Steps
+from grpo_cli.commands.trend.sums import PROMPT
 from grpo_cli.engine import Reader
 from grpo_cli.records.choose.where import read_path
 from grpo_cli.terminal.numbers import shown
@@ -108,7 +109,8 @@ def windows_of(steps: Steps, events: Iterable[Event]) -> list[_Window]:
     """The steps around what was found, in the order of the events; each metric and step once."""
     found = [one for event in events for one in event.findings]
     windows = []
-    for metric, step in dict.fromkeys((one.metric, one.onset) for one in found):
+    changed = ((one.metric.partition(f"/{PROMPT}")[0], one.onset) for one in found)  # it is a part
+    for metric, step in dict.fromkeys(changed):
         at = steps.numbers.index(step)
         before, after = steps.numbers[max(0, at - PAST) : at], steps.numbers[at : at + FUTURE]
         if metric in steps.metrics and before:
