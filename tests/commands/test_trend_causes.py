@@ -178,7 +178,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "rewards halved": (
         lambda now, since, draw: now.update(rewards=now["rewards"] / 2),
-        "step 24: rewards are 0.5 times what they were; last good step 23; ",
+        "step 24: rewards are 0.49 times what they were; last good step 23; ",
         "look for a change of the reward's scale or weights",
     ),
     "copies": (

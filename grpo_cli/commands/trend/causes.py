@@ -59,7 +59,7 @@ _INITIAL = (
 _OVERWRITTEN = (
     "if the run's settings did not change, look for code that writes one column over the other: "
 )
-_EQUAL_COLUMNS = {
+EQUAL_COLUMNS = {
     "ess": (
         *(1.0, "log_probs_old equals log_probs_new at all tokens"),
         f"{_OVERWRITTEN}log_probs_old has to be stored before the update",
@@ -171,7 +171,7 @@ def _no_reward(found: Sequence[Finding], _: Steps) -> Cause | None:
 
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Two columns that differed are equal from a step on; of no gradient the policy is the old."""
-    for name, (value, words, fix) in _EQUAL_COLUMNS.items():
+    for name, (value, words, fix) in EQUAL_COLUMNS.items():
         still = name == "ess" and any(_named(found, "gradient_norm", "groups_equal"))
         for one in () if still else _named(found, name):
             if one.kind == SHIFT and one.after == value and not steps.logged:

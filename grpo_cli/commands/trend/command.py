@@ -30,7 +30,7 @@ from grpo_cli.commands.trend.options import (
     StoredOptions,
     TrendOptions,
     flags_of,
-    read_condition,
+    read_test,
 )
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.questions.answer import answer_question
@@ -120,7 +120,7 @@ def answer_run(
         whose = options.framework(log)
         run, places = _opened(files, plan, reading, options, whose)
         logged = isinstance(run, Steps)
-        conditions = [read_condition(one, logged=logged) for one in options.fail_on or ()]
+        tests = [read_test(one, logged=logged) for one in options.fail_on or ()]
         columns = options.columns(logged=logged)
         other = None
         if options.against:
@@ -135,8 +135,8 @@ def answer_run(
             notes = unread | answer_question(options, run, other, flags, files or ["-"])
         else:
             records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
-            for condition in conditions:
-                condition.check(steps)
+            for test in tests:
+                test.check(steps)
             of_records = columns if options.names == "grpo" else ()
             answer = trend_of(records, steps, flags, columns=of_records, log=log, framework=whose)
             found = answer.findings
@@ -155,7 +155,7 @@ def answer_run(
         for one in skipped:
             tell_errors(one, as_json=options.kind == "json")
             tell_skipped(one)
-        answers = [] if steps is None else [one.answer(steps, found) for one in conditions]
+        answers = [] if steps is None else [one.answer(steps, found) for one in tests]
         for sentence in filter(None, answers):  # quiet or not: it is why the command ends with 1
             say(f"--fail-on {sentence}")
         code = NO if any(answers) else 0

@@ -221,7 +221,8 @@ class Event(Answer):
     @property
     def _moved(self) -> str:
         """What the metrics were before and are since."""
-        return _listed(self._listed)
+        found = self._listed
+        return ", ".join(map(_in_numbers, found[:_NAMED])) + _more(found, _NAMED)
 
     @property
     def _has_medians(self) -> bool:
@@ -243,11 +244,6 @@ class Event(Answer):
         later = [one for one in self._later if first.setdefault(_family(one), one) is one]
         names = [f"{_in_short(one)} (step {one.onset})" for one in later[:_THEN]]
         return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
-
-    @property
-    def check(self) -> list[str]:
-        """A line for each of ``checked``."""
-        return [one.line for one in self.checked]
 
     @property
     def checked_there(self) -> list[Checked]:
@@ -331,7 +327,7 @@ class Event(Answer):
             "metrics": [one.metric for one in (self.first, *self.others)],
             "end": self.end,
             "fix": self.fix,
-            "check": self.check,
+            "check": [one.line for one in self.checked],
             "command": self.first.command,
         }
 
@@ -458,11 +454,6 @@ def _family(finding: Finding) -> str:
     """The first part of a metric's name: what the engine's mismatch is measured by is one."""
     row = finding.row
     return finding.metric if row is None else row.name.partition(".")[0]
-
-
-def _listed(findings: Sequence[Finding]) -> str:
-    """The metrics of the first findings before and after, and how many more there are."""
-    return ", ".join(map(_in_numbers, findings[:_NAMED])) + _more(findings, _NAMED)
 
 
 def _more(findings: Sequence[Finding], named: int) -> str:

@@ -29,7 +29,7 @@ from grpo_cli.commands.trend.onsets import (
 )
 from grpo_cli.commands.trend.step import FAR, INFO, WARNING, Finding, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.sums import PROMPT
-from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Limit, Watch
+from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
 COPIED_REFERENCE = "log_probs_ref equals log_probs_old at all tokens"
@@ -313,22 +313,13 @@ _VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}
 def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     limit = change.limit
     assert limit is not None
-    source = f"{_publisher(limit)} for the {legend(series.watch.name)}"
+    source = f"{limit.source} has this limit for the {legend(series.watch.name)}"
     source = f"median {brief(levels.before)} before" if limit.source == PRACTICE else source
     since = series.values[change.at : change.end]
     inside = since <= limit.bound if limit.above else since >= limit.bound
-    passed = (
-        f"{series.name} is {'mostly ' * bool(inside.any())}{_beyond(limit)} from step {step} on"
-    )
+    beyond = f"{'mostly ' * bool(inside.any())}{'above' if limit.above else 'below'} {limit.bound}"
+    passed = f"{series.name} is {beyond} from step {step} on"
     return f"{passed}, {shown(levels.after)} at its worst; {source}"
-
-
-def _beyond(limit: Limit) -> str:
-    return f"{'above' if limit.above else 'below'} {limit.bound}"
-
-
-def _publisher(limit: Limit) -> str:
-    return f"{limit.source} has this limit"
 
 
 # ---- commands -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from grpo_cli.batch import I64
+from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
@@ -86,14 +87,6 @@ def _named_steps(places: I64, steps: Steps) -> str:
     return f"{len(places)} step{'' if len(places) == 1 else 's'} ({', '.join(numbers)}{more})"
 
 
-_EQUAL_COLUMNS = {
-    "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
-    "kl_k3": (0.0, "log_probs_ref equals log_probs_new at all tokens"),
-    "mismatch.mean_abs": (0.0, "log_probs_rollout equals the trainer's log-probs at all tokens"),
-}
-"""The value of a metric that says so, and what it says."""
-
-
 class Coverage:
     """What a verdict about a run is based on.
 
@@ -135,7 +128,7 @@ class Coverage:
         ]
         self._equal = [
             words
-            for name, (value, words) in _EQUAL_COLUMNS.items()
+            for name, (value, words, _) in EQUAL_COLUMNS.items()
             if not steps.logged and not (on_policy and name == "ess") and counts.get(name)
             if (steps.metrics[name][~np.isnan(steps.metrics[name])] == value).all()
         ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -184,9 +183,8 @@ def compare_runs(first: Steps, second: Steps) -> RunComparison:
     differ = _first_difference(found.values(), common[0])
     if differ > common[0] and differ <= common[-LEAST_COMMON]:
         notes.append(f"the runs are equal before step {differ}; compared from there on")
-        later = {name: _since(differ, *both) for name, both in found.items()}
-        found = {name: both for name, both in later.items() if len(both[2]) >= LEAST_COMMON}
         common = [step for step in common if step >= differ]
+        found = _columns(first, second, common)
     level = 1 - _CHANCE / max(len(found), 1)
     rows = [_difference(name, *both, level, first.watch(name)) for name, both in found.items()]
     rows.sort(key=lambda one: (not one.differs, one.differs or not one.misses_0, one.since or 0))
@@ -216,12 +214,6 @@ def _first_difference(found: Iterable[Columns], otherwise: int) -> int:
     differences = ((mine != yours, numbers) for mine, yours, numbers in found)
     steps = (numbers[int(np.argmax(differ))] for differ, numbers in differences if differ.any())
     return min(steps, default=otherwise)
-
-
-def _since(step: int, mine: F64, yours: F64, numbers: Sequence[int]) -> Columns:
-    """The columns from a step on."""
-    first = bisect_left(numbers, step)
-    return mine[first:], yours[first:], numbers[first:]
 
 
 def _difference(
