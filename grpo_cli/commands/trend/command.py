@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import typer
 
@@ -33,12 +34,16 @@ from grpo_cli.commands.trend.options import (
     read_test,
 )
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.answer import answer_question
+from grpo_cli.commands.trend.questions.against import compare_runs
+from grpo_cli.commands.trend.questions.at import answer_of_step
+from grpo_cli.commands.trend.questions.parts import answer_of_parts
+from grpo_cli.commands.trend.questions.view import print_comparison, print_parts, print_step_answer
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size
+from grpo_cli.records.translate import Notices
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.variants.plan import Plan
 
@@ -132,7 +137,7 @@ def answer_run(
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
-            notes = unread | answer_question(options, run, other, flags, files or ["-"])
+            notes = unread | _answer_question(options, run, other, flags, files or ["-"])
         else:
             records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
             for test in tests:
@@ -160,6 +165,49 @@ def answer_run(
             say(f"--fail-on {sentence}")
         code = NO if any(answers) else 0
     raise typer.Exit(code or (InputError.exit_code if any(skipped) else 0))
+
+
+def _answer_question(
+    options: TrendOptions,
+    run: Run | Steps,
+    other: Run | Steps | None,
+    flags: Flags,
+    named: Sequence[str],
+) -> Notices:
+    """Prints the answer; returns the notes on the run.
+
+    Args:
+        options: with the question, and how its answer is printed.
+        run: the run, or the steps of a log.
+        other: the run that it is compared with.
+        flags: what the commands of the answer go on with.
+        named: the run's files and folders, as the command line has them.
+
+    Raises:
+        UsageError: for a step, a field or a run that is not there, or a log without an answer.
+    """
+    if isinstance(run, Run):
+        run.reader.keep_input()
+    notes: Notices = {}
+    if other is not None:
+        both = (one if isinstance(one, Steps) else one.read() for one in (run, other))
+        compared = compare_runs(*both)
+        names = named, options.against or ()
+        draw: Any = partial(print_comparison, answer=compared, named=names)
+        options.page.write(compared, draw, rows=compared.metrics)
+        notes = dict.fromkeys(compared.notes)
+    elif options.by is not None:
+        found = answer_of_parts(run, flags, options.by)
+        rows: Sequence[Any] = found.changes or [one.row() for one in found.parts]
+        options.page.write(found, partial(print_parts, answer=found), rows=rows)
+    else:
+        assert options.at is not None
+        happened, step = answer_of_step(run, flags, options.at)
+        draw = partial(print_step_answer, answer=happened, step=step, flags=flags)
+        options.page.write(happened, draw, rows=happened.metrics)
+    if isinstance(run, Steps):
+        return {}
+    return run.reader.notes(run.plan) | (notes if other is not None else run.notices)
 
 
 def _opened(

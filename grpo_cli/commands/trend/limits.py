@@ -68,8 +68,9 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     if linear:
         likely = values > _OUTSIDE * most
     elif len(values) > PAST:  # a window's median is within its range
-        windows, signed = sliding_window_view(values[:-1], PAST), -values if falls else values
-        far = signed[PAST:] - _of_windows(np.minimum, signed[:-1], PAST) > math.log(watch.spikes)
+        windows = sliding_window_view(values[:-1], PAST)
+        ends = windows.max(axis=1) if falls else windows.min(axis=1)
+        far = np.abs(values[PAST:] - ends) > math.log(watch.spikes)
         away = values[PAST:][far] - medians(windows[far])
         likely[PAST:] = far
         likely[PAST:][far] = (-away if falls else away) > math.log(watch.spikes)
@@ -203,13 +204,3 @@ def _least_jump(watch: Watch, scaled: F64, at: int) -> float:
     if watch.scale == "correlation":  # to the other side of 0
         return max(before, _LEAST_REVERSAL)
     return _LEAST_RISE * min(before, after)
-
-
-def _of_windows(by: np.ufunc, values: F64, size: int) -> F64:
-    """The least or the greatest of each value and those after it, so many in all."""
-    reached = 1
-    while reached < size:
-        distance = min(reached, size - reached)
-        values = by(values[:-distance], values[distance:])
-        reached += distance
-    return values

@@ -176,10 +176,11 @@ class Responses:
         equal = np.bincount(of, groups.spreads[known] == 0.0)
         likely = np.flatnonzero(often & (equal >= LEAST_FUTURE) & (equal < counts))
         order, ends = np.flatnonzero(known)[np.argsort(of, kind="stable")], np.cumsum(counts)
-        names = [*numbers]
+        names, averages = [*numbers], means(groups.rewards)
         for prompt in likely.tolist():
             rows = order[ends[prompt] - counts[prompt] : ends[prompt]]
-            mean, spread = groups.by_step(rows)
+            mean = means(groups.per_step(averages, rows))
+            spread = groups.per_step(groups.spreads, rows).reduced(np.fmax, NO_NUMBER)
             steps = np.flatnonzero(~np.isnan(spread))
             for change in vanished(Watch(OF_SPREAD, gone=0.0), spread[steps], int(often.sum())):
                 if mean[steps[change.at]] < mean[steps[: change.at]].max():
@@ -262,27 +263,16 @@ class _Groups:
         """A number of each response, by group."""
         return Ragged(self._sizes, values[self._order])
 
-    def per_step(self, values: F64, kept: NDArray[np.bool_] | None = None) -> Ragged:
-        """A number of each group that is kept, by step."""
+    def per_step(self, values: F64, kept: NDArray[Any] | None = None) -> Ragged:
+        """A number of each group that is kept, by step; ``kept``: a mask, or their places."""
         steps = self._steps if kept is None else self._steps[kept]
         values = values if kept is None else values[kept]
         return Ragged(np.bincount(steps, minlength=self._count), values)
-
-    def by_step(self, chosen: I64) -> tuple[F64, F64]:
-        """[S] the mean of some groups' means, and their largest deviation; NaN where none is."""
-        steps, spread = self._steps[chosen], np.full(self._count, NO_NUMBER)
-        np.fmax.at(spread, steps, self.spreads[chosen])
-        sums, counts = (np.bincount(steps, one, self._count) for one in (self._means[chosen], None))
-        return np.where(counts, sums / np.maximum(counts, 1), NO_NUMBER), spread
 
     @cached_property
     def spreads(self) -> F64:
         """The standard deviation of each, exactly 0 where its rewards are equal."""
         return np.where(self.least == self.most, 0.0, deviations(self.rewards))
-
-    @cached_property
-    def _means(self) -> F64:
-        return means(self.rewards)
 
 
 def _joined_by_name(numbers: I64, labels: Ragged, starts: I64) -> I64:

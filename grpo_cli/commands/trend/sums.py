@@ -30,8 +30,6 @@ PROMPT = "prompt="
 """Before the name of a prompt in that of its series."""
 MOST_ENVIRONMENTS = 12
 """Values of a field, beyond which none of them has a mean reward."""
-LOGGED = ("clip_low", "clip_high", "clip_region", "clip", "kl", "ppo_kl", "entropy")
-"""What frameworks average by sample or by record."""
 KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")
 """What a step is worst in: each has a place."""
 _ROWS = {

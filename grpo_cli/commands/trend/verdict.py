@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from grpo_cli.batch import I64
 from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
@@ -16,7 +15,7 @@ from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.terminal.numbers import brief
+from grpo_cli.terminal.numbers import brief, counted
 
 _SAID = 4
 """Steps that are named of those at which a limit is passed."""
@@ -77,14 +76,10 @@ def _passed(name: str, limit: Limit, steps: Steps) -> str:
     """The steps at which a metric passed a published limit, in words; "" where none did."""
     values = steps.metrics[name]
     passed = np.flatnonzero(values > limit.bound if limit.above else values < limit.bound)
-    return f"{name} passed {limit.bound:g} at {_named_steps(passed, steps)}" if len(passed) else ""
-
-
-def _named_steps(places: I64, steps: Steps) -> str:
-    """How many steps, and the numbers of the first."""
-    numbers = [f"{steps.numbers[at]:,}" for at in places[:_SAID].tolist()]
-    more = ", …" if len(places) > _SAID else ""
-    return f"{len(places)} step{'' if len(places) == 1 else 's'} ({', '.join(numbers)}{more})"
+    numbers = [f"{steps.numbers[at]:,}" for at in passed[:_SAID].tolist()]
+    named = ", ".join([*numbers, *["…"] * (len(passed) > _SAID)])
+    at = f"{counted(len(passed), 'step')} ({named})"
+    return f"{name} passed {limit.bound:g} at {at}" if numbers else ""
 
 
 class Coverage:
