@@ -289,7 +289,7 @@ def test_check_says_that_noise_is_normal(tmp_path):
     path = written(tmp_path / "noise.jsonl", drawn(8, noise=0.03))
     found = answer("check", path)["mismatch"]
     assert (found["named"], found["normal"]) == (None, True)
-    assert found["floor"].startswith("normal: no more than the 0.0306 to 0.0408 nats")
+    assert found["floor"].startswith("normal: at most the 0.0306 to 0.0408 nats")
     assert "normal for bf16" in run("check", path).stdout
     printed = " ".join(run("check", path, "--full").stdout.split())
     assert "not explained by which side is surer or the position:" in printed  # no version is there
@@ -305,7 +305,7 @@ def test_a_mismatch_may_be_normal_apart_from_an_outlier(tmp_path):
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     printed = " ".join(run("check", path).stdout.split())
     assert "tokens differs far more than the rest, by 4 nats" in printed
-    assert "normal except for the outliers found above: no more than" in printed
+    assert "normal except for the outliers found above: at most the" in printed
     assert "likely cause" not in printed
 
 
@@ -313,7 +313,7 @@ def test_check_says_that_no_setting_differs_as_much(tmp_path):
     path = written(tmp_path / "far.jsonl", drawn(9, noise=1.0))
     found = answer("check", path)["mismatch"]
     assert not found["normal"]
-    assert found["floor"].startswith("too large: bf16 with")
+    assert found["floor"].startswith("too large: the largest reported without a fault is ")
 
 
 def test_the_floors_are_ranges_with_sources():

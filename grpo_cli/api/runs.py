@@ -108,7 +108,8 @@ def trend(
     from grpo_cli.commands.trend.logs import log_of, logs_among, read_finite, steps_of, unused
     from grpo_cli.commands.trend.origins import StepSource
     from grpo_cli.commands.trend.questions.against import compare_runs
-    from grpo_cli.commands.trend.questions.answer import answer_of_parts, answer_of_step
+    from grpo_cli.commands.trend.questions.at import answer_of_step
+    from grpo_cli.commands.trend.questions.parts import answer_of_parts
     from grpo_cli.commands.trend.run import Run
     from grpo_cli.commands.trend.step import Flags, Steps
     from grpo_cli.records.parse.record import is_logged

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments, cut_turns
+from grpo_cli.objective import kl as estimators
 from grpo_cli.objective.arithmetic.exact_sums import ExactSum
 
 OUTLIERS, PRECISION, SUPPORT = "outliers", "precision", "support"
@@ -137,9 +138,7 @@ _COLUMNS = 9
 
 def k3(d: F64) -> F64:
     """[N] e^d − 1 − d of d, or of 50 where d is more; never negative."""
-    d = np.minimum(d, _OVERFLOW)
-    found: F64 = np.expm1(d) - d
-    return found
+    return estimators.k3(-np.minimum(d, _OVERFLOW))[0]
 
 
 class Mismatch:

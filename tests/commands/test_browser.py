@@ -318,7 +318,7 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     assert any("mismatch.k3" in one for one in found)
     lines = "[...document.querySelectorAll('.event .command')].map((one) => one.innerText)"
     commands = tab.run(lines)
-    marks = ["step ", "possible cause", "worst at step "]
+    marks = ["step ", "all findings", "worst at step "]
     assert [mark in one for mark, one in zip(marks, commands[:3], strict=True)] == [True] * 3
     worst = "[...document.querySelectorAll('.links a')].find((one) => /token/.test(one.hash)).hash"
     address = tab.run(worst)

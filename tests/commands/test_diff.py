@@ -107,6 +107,9 @@ def test_losses_that_differ_are_a_difference(tmp_path: Path) -> None:
         {"loss": 0.5},
     )
     assert diff(tmp_path, runs[0], runs[0])["ok"]
+    both = [one | {"expected": {"loss": 0.75}} for one in runs[0]]
+    (found,) = diff(tmp_path, both, runs[1])["partings"]
+    assert found["first"] == {"loss": 0.75}, "which trend takes as well"
 
 
 # ---- noise and faults ---------------------------------------------------------------------------

@@ -107,6 +107,20 @@ def _places(records: list[dict[str, Any]], level: str) -> list[list[Any]]:
     return found
 
 
+@each(("level", "name", "words"), [
+    ("record", "shaer", "did you mean share?"),
+    ("token", "advantge", "did you mean advantage?"),
+    ("record", "advantge", "advantage is a column of --level trajectory, response, turn, token"),
+    ("response", "records", "records is a column of --level batch"),
+])  # fmt: skip
+def test_a_misspelt_column_is_named_at_whatever_level_it_is(
+    level: str, name: str, words: str, path: Path
+) -> None:
+    printed = run(*EVAL, path, "--level", level, "--having", f"{name}>0.1")
+    assert printed.stderr.strip().endswith(f"there is no column '{name}'; {words}")
+    assert run("eval", path, "--where", "stpe==1").stderr.strip().endswith("; did you mean step?")
+
+
 def test_totals_are_not_touched(path: Path) -> None:
     words = ("eval", path, "-v", "dr", "--level", "token")
     assert answer(*words, "--having", "share>0.5")["total"] == answer(*words)["total"]

@@ -240,7 +240,7 @@ def test_every_heading_of_an_answer_about_a_run_is_explained():
 def test_every_word_that_a_screen_prints_as_a_term_is_explained():
     words = (
         "error, warning, info, quarter, first token, last token, RMS, effective sample size, "
-        "likely cause, fix, last good step, possible cause, standard errors, pass, yours, "
+        "likely cause, fix, last good step, standard errors, pass, yours, "
         "computed, stage, mistake, convention, by chance, A>0, A<0, ≠, engine, trainer, low, high, "
         "new, old, ref, log π, σ, quantile, cosine, denominator, signature, nats, drifts"
     )

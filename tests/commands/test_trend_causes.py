@@ -178,7 +178,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "rewards halved": (
         lambda now, since, draw: now.update(rewards=now["rewards"] / 2),
-        "step 24: rewards are 0.5 times what they were; last good step 23; ",
+        "step 24: rewards are 0.49 times what they were; last good step 23; ",
         "look for a change of the reward's scale or weights",
     ),
     "copies": (
@@ -354,6 +354,49 @@ def test_an_environment_without_reward_is_named(zeros: int, tmp_path: Path) -> N
     assert found["verdict"].startswith("step 24: all rewards of env=code are 0; last good step 23")
     means = [step["reward_mean/env=code"] for step in found["steps"]]
     assert means[STEP - 1 :] == [0.5] + [0.0] * (STEPS - STEP)
+
+
+@each(("equal", "words"), [
+    (0.0, "step 24: all rewards of prompt=2 are 0; last good step 23"),
+    (-1.0, "step 24: all rewards of prompt=2 are equal; last good step 23"),
+    (1.0, "no fault found in "),  # it is learnt
+])  # fmt: skip
+def test_a_prompt_whose_rewards_become_equal_is_named(
+    equal: float, words: str, tmp_path: Path
+) -> None:
+    """Of four, so that means over prompts hardly show it; information where most steps lack it."""
+    rows = healthy()
+    for now in rows[STEP:]:
+        now["rewards"][2] = equal
+    path = written(tmp_path / "a.jsonl", rows, id=lambda step, group: group)
+    found = trend(path, "-v", "grpo")
+    assert found["verdict"].startswith(words)
+    columns = {name for step in found["steps"] for name in step if "prompt=" in name}
+    named = {f"{name}/prompt=2" for name in ("reward_mean", "reward_group_std")}
+    assert columns == (named if equal < 1.0 else set())
+    by = trend(path, "-v", "grpo", "--by", "id")["verdicts"]
+    said = "reward_group_std from step 24 on: only id=2 changed (1 of 4)"
+    assert equal == 1.0 or any(one.startswith(said) for one in by)
+    rare = written(
+        tmp_path / "b.jsonl",
+        rows,
+        id=lambda step, group: 100 + step if group == 2 and (step % 2 or step > 40) else group,
+    )
+    of_prompt = [one for one in trend(rare)["findings"] if "prompt=2" in one["metric"]]
+    assert {one["severity"] for one in of_prompt} == ({"info"} if equal < 1.0 else set())
+
+
+@each("factor", [10.0, 0.1])
+def test_the_factor_of_scaled_rewards_is_that_at_the_change(factor: float, tmp_path: Path) -> None:
+    """The reward rises meanwhile, and with it the means before and after."""
+    draw, rows = np.random.default_rng(5), healthy()
+    for step, now in enumerate(rows):
+        right = draw.random((GROUPS, 8)) < 0.2 + 0.006 * step
+        now["rewards"] = right * (factor if step >= STEP else 1.0)
+    verdict = trend(written(tmp_path / "a.jsonl", rows))["verdict"]
+    said = re.match(r"step 24: rewards are (\S+) times what they were", verdict)
+    assert said is not None
+    assert float(said[1]) == pytest.approx(factor, rel=0.05)
 
 
 @each("lag", [0, 1])

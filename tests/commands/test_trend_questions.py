@@ -220,6 +220,31 @@ def test_an_interval_that_misses_0_is_marked(tmp_path: Path) -> None:
     assert [one.misses_0 and not one.differs for one in found] == [True, False, False]
 
 
+@each("away", [0.05, 0.0])
+def test_what_differs_at_most_steps_is_named_though_two_seeds_may(
+    away: float, tmp_path: Path
+) -> None:
+    """A difference that wanders, around 0 or beside it."""
+    draw, at = np.random.default_rng(0), np.arange(40)
+    first = 0.5 + 0.02 * np.cumsum(draw.normal(size=40))
+    second = first + away + 0.06 * np.sin(at / 6.4) + 0.02 * draw.normal(size=40)
+    paths = [
+        write(tmp_path / f"{name}.jsonl", [
+            {"step": step, "reward": reward, "loss": draw.normal()}
+            for step, reward in enumerate(rewards.tolist())
+        ])
+        for name, rewards in (("a", first), ("b", second))
+    ]  # fmt: skip
+    words = "trend", paths[0], "--against", paths[1]
+    (reward,) = [one for one in answer(*words)["metrics"] if one["name"] == "reward"]
+    higher = int((second > first).sum())
+    assert (reward["steps"], reward["higher"], reward["lower"]) == (40, higher, 40 - higher)
+    headline = run(*words).stdout.replace("\n  ", " ")
+    assert headline.startswith("no metric differs by more than two seeds may (2 compared)")
+    said = "; reward of the second run is higher at 36 of 40 steps (+0.056 on average)"
+    assert (said in headline) == (away > 0.0)
+
+
 def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
     """Of `kl` five steps are left from there on, too few: it is left out."""
     draw = np.random.default_rng(7)
@@ -348,8 +373,22 @@ def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
     rewards = {"rewards": [1.0] * 20 + [0.2] * 20}
     shown = run("trend", series(tmp_path / "a.jsonl", rewards), "-v", "dr").stdout
     assert "fell at step 20" in shown
-    assert "possible cause" not in shown
-    assert "possible cause" in run("trend", SAMPLES / "temperature.jsonl.gz").stdout
+    assert "grpo check" not in shown
+    shown = run("trend", SAMPLES / "temperature.jsonl.gz").stdout
+    assert "# all findings" in shown
+
+
+@each("last", [31, 59])
+def test_a_step_to_go_back_to_is_named_where_the_fix_says_so(last: int, tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    norms = 1.0 + draw.random(60)
+    norms[31 : last + 1] *= 40.0
+    rows = [{"step": at, "grad_norm": norm} for at, norm in enumerate(norms.tolist())]
+    found = answer("trend", write(tmp_path / "a.jsonl", rows))
+    (event,) = found["events"]
+    assert event["step"] == 31
+    assert found.get("last_good_step") == (30 if last == 59 else None)
+    assert ("go back to the last good step" in event["fix"]) == (last == 59)
 
 
 def engine_noise(path: Path, sizes: Sequence[float], broken: Sequence[int] = range(6)) -> Path:

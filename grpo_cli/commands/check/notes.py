@@ -130,8 +130,9 @@ class Floor(NamedTuple):
         span = low if low == high else f"{low} to {high}"
         size = f"{span} {_UNITS[self.measure]}"
         if normal:
-            return f"normal: no more than the {size} that {self.setting} causes ({self.models})"
-        return f"too large: {self.setting} causes only {size} ({self.models})"
+            return f"normal: at most the {size} reported for {self.setting} ({self.models})"
+        known = f"the largest reported without a fault is {size}"
+        return f"too large: {known}, for {self.setting} ({self.models})"
 
 
 @cache

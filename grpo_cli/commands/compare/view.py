@@ -103,8 +103,10 @@ def _print_rows(
     mark_rows(console, "variant", [sizes[row.variant] for row in rows])
     if not above:
         print_hidden(console, screen, hidden)
-        console.print()
-        _print_legend(console, screen, answer, legend)
+        nouns = ("record", "group", "response", "token")
+        counts = ", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)
+        console.print(Text(f"\n{counts}"))
+        _print_meanings(console, screen, legend)
 
 
 def _columns(
@@ -138,14 +140,6 @@ def _meanings(answer: Compared, names: Sequence[str]) -> dict[str, str]:
         "A>0": "A>0, A<0: share of Σ|gradient| in the tokens with a positive (negative) advantage",
     }
     return {name: line for name, line in meanings.items() if name in names}
-
-
-def _print_legend(
-    console: Console, screen: Screen, answer: Compared, legend: Mapping[str, str]
-) -> None:
-    nouns = ("record", "group", "response", "token")
-    console.print(Text(", ".join(counted(getattr(answer, f"{noun}s"), noun) for noun in nouns)))
-    _print_meanings(console, screen, legend)
 
 
 def _print_meanings(console: Console, screen: Screen, legend: Mapping[str, str]) -> None:

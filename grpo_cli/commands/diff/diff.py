@@ -19,6 +19,7 @@ from grpo_cli.commands.diff.columns import (
     there,
 )
 from grpo_cli.commands.frames import Frames
+from grpo_cli.commands.trend.metadata import recorded_loss
 from grpo_cli.commands.trend.origins import Origins, StepSource, two_runs
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import located
@@ -182,7 +183,7 @@ def _by_step(reader: Reader, step_source: StepSource) -> Steps:
                 misnamed = MisnamedColumnError.of(OLD, "grpo diff", record.misnamed[OLD])
                 reader.bad(located(misnamed, record))
             else:
-                if type(loss := raw.value.get("loss")) in (int, float):
+                if (loss := recorded_loss(raw.value)) is not None:
                     record.expected = {"loss": loss} | (record.expected or {})
                 yield step_source.of_record(raw).number, raw, record
 

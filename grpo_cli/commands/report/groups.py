@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch
 from grpo_cli.commands.page.page import Drawn, blocks, text_fields
-from grpo_cli.commands.trend.measure import k3, rewards_of
+from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.responses import deviations, means
 from grpo_cli.commands.trend.step import Finding, Place, Steps
@@ -26,6 +26,7 @@ from grpo_cli.engine.fold import Accumulator
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
+from grpo_cli.objective.kl import k3
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.formats.texts import NoLogProbsError
 
@@ -363,7 +364,8 @@ def _token_facts(batch: Batch, of: Callable[[F64], Ragged], tokens: I64) -> dict
     """Means over the tokens of groups as ``trend`` has them of a step, in nats."""
     new, reference = batch.log_probs_new, batch.log_probs_ref
     nll = None if new is None else -new
-    kl = None if new is None or reference is None else k3(reference - new)
+    with np.errstate(invalid="ignore", over="ignore"):
+        kl = None if new is None or reference is None else k3(new - reference)[0]
 
     def mean(values: F64 | None) -> list[Any]:
         if values is None:

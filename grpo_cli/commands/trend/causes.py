@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.check.record_view import name_token
 from grpo_cli.commands.trend.findings import COPIED_REFERENCE
-from grpo_cli.commands.trend.measure import k3
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import (
     FUTURE,
@@ -25,11 +24,12 @@ from grpo_cli.commands.trend.onsets import (
     medians,
 )
 from grpo_cli.commands.trend.step import SURE, WARNING, Finding, Steps
-from grpo_cli.commands.trend.sums import OF_ENVIRONMENT
+from grpo_cli.commands.trend.sums import OF_ENVIRONMENT, OF_SPREAD
 from grpo_cli.commands.trend.watched import DOWN, UP, meaning
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
+from grpo_cli.objective.kl import k3
 
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
@@ -59,7 +59,7 @@ _INITIAL = (
 _OVERWRITTEN = (
     "if the run's settings did not change, look for code that writes one column over the other: "
 )
-_EQUAL_COLUMNS = {
+EQUAL_COLUMNS = {
     "ess": (
         *(1.0, "log_probs_old equals log_probs_new at all tokens"),
         f"{_OVERWRITTEN}log_probs_old has to be stored before the update",
@@ -80,8 +80,9 @@ _ROSE = (
     "read responses with high rewards from before and after that step: a policy learns over "
     "several steps, so look for another reward function, other prompts, or answers in the prompt"
 )
-_AROUND, _LEAST_SIDE = 20, 5
-"""The steps before and after a change of rewards that are compared, at most and at least."""
+_AROUND, _LEAST_SIDE, _NEAREST = 20, 5, 8
+"""The steps before and after a change of rewards that are compared, at most and at least, and those
+whose mean spread gives the factor: of 5 it is as far off by noise as of 12 by growth."""
 _ALIKE, _LEAST_FACTOR = 0.35, 0.25
 """By how much logarithms of factors may differ, and the least of one, where rewards are scaled."""
 _LOW, _GROWS = 0.35, 4.0
@@ -159,17 +160,18 @@ def _is_negative(finding: Finding, steps: Steps) -> bool:
 
 
 def _no_reward(found: Sequence[Finding], _: Steps) -> Cause | None:
-    """An environment whose responses had rewards has none."""
-    for one in _named(found, OF_ENVIRONMENT):
-        if one.row is not None and one.after == 0.0:
-            which = one.metric.removeprefix(OF_ENVIRONMENT)
-            return Cause(f"all rewards of {which} are 0", one.row.fix, first=one)
+    """An environment or a prompt whose responses had rewards has none, or only equal ones."""
+    for name, what in ((OF_ENVIRONMENT, "0"), (OF_SPREAD, "equal")):
+        for one in _named(found, name):
+            if one.row is not None and one.after == 0.0:
+                which = one.metric.removeprefix(name)
+                return Cause(f"all rewards of {which} are {what}", one.row.fix, first=one)
     return None
 
 
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Two columns that differed are equal from a step on; of no gradient the policy is the old."""
-    for name, (value, words, fix) in _EQUAL_COLUMNS.items():
+    for name, (value, words, fix) in EQUAL_COLUMNS.items():
         still = name == "ess" and any(_named(found, "gradient_norm", "groups_equal"))
         for one in () if still else _named(found, name):
             if one.kind == SHIFT and one.after == value and not steps.logged:
@@ -220,25 +222,30 @@ def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:
 
 
 def _scaled_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
-    """Mean and spread of the rewards have one factor."""
+    """Mean and spread of the rewards have one factor: that of the steps nearest to the change.
+
+    The spread gives it, as it is steadier than the mean, and both of them grow with the reward.
+    """
     changed = [one for name in _REWARDS for one in _named(found, name)]
     if not changed:
         return None
-    at, means = steps.numbers.index(changed[0].onset), []
+    at, sides = steps.numbers.index(changed[0].onset), dict[str, list[F64]]()
     for name in _REWARDS:
         values = steps.series_of(name)
-        sides = [] if values is None else [values[max(at - _AROUND, 0) : at], values[at:][:_AROUND]]
-        known = [one[~np.isnan(one)] for one in sides]
+        both = [] if values is None else [values[max(at - _AROUND, 0) : at], values[at:][:_AROUND]]
+        known = [one[~np.isnan(one)] for one in both]
         if min(map(len, known), default=0) >= _LEAST_SIDE:
-            means.append([float(one.mean()) for one in known])
+            sides[name] = known
         elif name in _REWARDS[:2]:
             return None
-    if min(map(min, means)) <= 0.0:
+    means = np.array([[one.mean() for one in both] for both in sides.values()])
+    if means.min() <= 0.0:
         return None
-    sizes = np.log([after / before for before, after in means])
+    sizes = np.log(means[:, 1] / means[:, 0])
     if np.ptp(sizes) > _ALIKE or abs(sizes[0]) < _LEAST_FACTOR:
         return None
-    factor = float(np.exp(sizes[0]))
+    before, after = sides[_REWARDS[0]]
+    factor = float(after[:_NEAREST].mean() / before[-_NEAREST:].mean())
     return Cause(f"rewards are {factor:.2g} times what they were", _SCALED, first=changed[0])
 
 
@@ -333,7 +340,8 @@ def _sizes(batch: Batch, kind: str) -> F64 | None:
         first, second = new, batch.log_probs_ref if kind == "kl" else old
     if first is None or second is None:
         return None
-    return k3(second - first) if kind == "kl" else np.abs(first - second)
+    with np.errstate(over="ignore"):
+        return k3(first - second)[0] if kind == "kl" else np.abs(first - second)
 
 
 def _words(chunk: Chunk) -> NDArray[Any] | None:

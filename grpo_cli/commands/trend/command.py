@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import typer
 
@@ -30,15 +31,19 @@ from grpo_cli.commands.trend.options import (
     StoredOptions,
     TrendOptions,
     flags_of,
-    read_condition,
+    read_test,
 )
 from grpo_cli.commands.trend.origins import StepSource
-from grpo_cli.commands.trend.questions.answer import answer_question
+from grpo_cli.commands.trend.questions.against import compare_runs
+from grpo_cli.commands.trend.questions.at import answer_of_step
+from grpo_cli.commands.trend.questions.parts import answer_of_parts
+from grpo_cli.commands.trend.questions.view import print_comparison, print_parts, print_step_answer
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size
+from grpo_cli.records.translate import Notices
 from grpo_cli.terminal.messages import failures, say
 from grpo_cli.variants.plan import Plan
 
@@ -120,7 +125,7 @@ def answer_run(
         whose = options.framework(log)
         run, places = _opened(files, plan, reading, options, whose)
         logged = isinstance(run, Steps)
-        conditions = [read_condition(one, logged=logged) for one in options.fail_on or ()]
+        tests = [read_test(one, logged=logged) for one in options.fail_on or ()]
         columns = options.columns(logged=logged)
         other = None
         if options.against:
@@ -132,12 +137,12 @@ def answer_run(
         found: Sequence[Finding] = ()
         steps: Steps | None = None
         if options.asked:
-            notes = unread | answer_question(options, run, other, flags, files or ["-"])
+            notes = unread | _answer_question(options, run, other, flags, files or ["-"])
         else:
             records = None if isinstance(run, Steps) else run
             steps = run if isinstance(run, Steps) else run.read(keep=options.html is not None)
-            for condition in conditions:
-                condition.check(steps)
+            for test in tests:
+                test.check(steps)
             of_records = columns if options.names == "grpo" else ()
             answer = trend_of(records, steps, flags, columns=of_records, log=log, framework=whose)
             found = answer.findings
@@ -156,11 +161,54 @@ def answer_run(
         for one in skipped:
             tell_errors(one, as_json=options.kind == "json")
             tell_skipped(one)
-        answers = [] if steps is None else [one.answer(steps, found) for one in conditions]
+        answers = [] if steps is None else [one.answer(steps, found) for one in tests]
         for sentence in filter(None, answers):  # quiet or not: it is why the command ends with 1
             say(f"--fail-on {sentence}")
         code = NO if any(answers) else 0
     raise typer.Exit(code or (InputError.exit_code if any(skipped) else 0))
+
+
+def _answer_question(
+    options: TrendOptions,
+    run: Run | Steps,
+    other: Run | Steps | None,
+    flags: Flags,
+    named: Sequence[str],
+) -> Notices:
+    """Prints the answer; returns the notes on the run.
+
+    Args:
+        options: with the question, and how its answer is printed.
+        run: the run, or the steps of a log.
+        other: the run that it is compared with.
+        flags: what the commands of the answer go on with.
+        named: the run's files and folders, as the command line has them.
+
+    Raises:
+        UsageError: for a step, a field or a run that is not there, or a log without an answer.
+    """
+    if isinstance(run, Run):
+        run.reader.keep_input()
+    notes: Notices = {}
+    if other is not None:
+        both = (one if isinstance(one, Steps) else one.read() for one in (run, other))
+        compared = compare_runs(*both)
+        names = named, options.against or ()
+        draw: Any = partial(print_comparison, answer=compared, named=names)
+        options.page.write(compared, draw, rows=compared.metrics)
+        notes = dict.fromkeys(compared.notes)
+    elif options.by is not None:
+        found = answer_of_parts(run, flags, options.by)
+        rows: Sequence[Any] = found.changes or [one.row() for one in found.parts]
+        options.page.write(found, partial(print_parts, answer=found), rows=rows)
+    else:
+        assert options.at is not None
+        happened, step = answer_of_step(run, flags, options.at)
+        draw = partial(print_step_answer, answer=happened, step=step, flags=flags)
+        options.page.write(happened, draw, rows=happened.metrics)
+    if isinstance(run, Steps):
+        return {}
+    return run.reader.notes(run.plan) | (notes if other is not None else run.notices)
 
 
 def _opened(

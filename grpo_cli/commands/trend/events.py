@@ -25,6 +25,7 @@ from grpo_cli.commands.trend.onsets import (
 from grpo_cli.commands.trend.step import FAR, INFO, SURE, WARNING, Finding, Steps
 from grpo_cli.commands.trend.watched import (
     DOWN,
+    GO_BACK,
     NOT_FINITE,
     RANKS,
     SIGNED,
@@ -118,7 +119,7 @@ class Event(Answer):
 
     @property
     def commands(self) -> list[str]:
-        """The commands for its first step, its possible cause and its worst step.
+        """The commands for its first step, what explains it and its worst step.
 
         ``grpo check`` is none where it found nothing. None where records have no place.
         """
@@ -128,7 +129,9 @@ class Event(Answer):
         found, cause = [one.command], one.cause or ""
         explains = bool(self.checked_there) or not cause.startswith("grpo check ")
         if cause and explains and one.command.partition("  # ")[0] != cause:
-            found.append(f"{cause}  # possible cause")
+            checks = cause.startswith("grpo check ")
+            what = "all findings" if checks else "arithmetic of the loss"
+            found.append(f"{cause}  # {what}")
         if one.worst_command and one.worst_step != one.onset and one.kind != TREND:
             found.append(one.worst_command.replace("  # step", "  # worst at step", 1))
         return found
@@ -143,6 +146,13 @@ class Event(Answer):
         """The first step at which all is as before; None while it lasts."""
         ends = [one.onset if one.is_single else one.end for one in self.findings]
         return None if None in ends else max(filter(None, ends), default=None)
+
+    @property
+    def lasting_onsets(self) -> list[int]:
+        """The onsets that have good steps before them; [] of an event that is over, or no fault."""
+        if self.end is not None:
+            return []
+        return [one.onset for one in self.findings if one.severity == WARNING and one.has_past]
 
     @property
     def summary(self) -> str:
@@ -211,7 +221,8 @@ class Event(Answer):
     @property
     def _moved(self) -> str:
         """What the metrics were before and are since."""
-        return _listed(self._listed)
+        found = self._listed
+        return ", ".join(map(_in_numbers, found[:_NAMED])) + _more(found, _NAMED)
 
     @property
     def _has_medians(self) -> bool:
@@ -233,11 +244,6 @@ class Event(Answer):
         later = [one for one in self._later if first.setdefault(_family(one), one) is one]
         names = [f"{_in_short(one)} (step {one.onset})" for one in later[:_THEN]]
         return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
-
-    @property
-    def check(self) -> list[str]:
-        """A line for each of ``checked``."""
-        return [one.line for one in self.checked]
 
     @property
     def checked_there(self) -> list[Checked]:
@@ -309,7 +315,8 @@ class Event(Answer):
         rises = (one.row for one in self._wrong if one.direction == UP)
         if row.name in _BY_KL and any(each and each.name == KL for each in rises):
             row = watch(KL) or row
-        return remedy(row, self.first.direction)
+        found = remedy(row, self.first.direction)
+        return found if self.lasting_onsets else found.replace(GO_BACK, "")
 
     def fields(self) -> dict[str, Any]:
         """What the JSON has of it; its findings are under ``findings``."""
@@ -320,7 +327,7 @@ class Event(Answer):
             "metrics": [one.metric for one in (self.first, *self.others)],
             "end": self.end,
             "fix": self.fix,
-            "check": self.check,
+            "check": [one.line for one in self.checked],
             "command": self.first.command,
         }
 
@@ -447,11 +454,6 @@ def _family(finding: Finding) -> str:
     """The first part of a metric's name: what the engine's mismatch is measured by is one."""
     row = finding.row
     return finding.metric if row is None else row.name.partition(".")[0]
-
-
-def _listed(findings: Sequence[Finding]) -> str:
-    """The metrics of the first findings before and after, and how many more there are."""
-    return ", ".join(map(_in_numbers, findings[:_NAMED])) + _more(findings, _NAMED)
 
 
 def _more(findings: Sequence[Finding], named: int) -> str:

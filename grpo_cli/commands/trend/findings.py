@@ -28,7 +28,8 @@ from grpo_cli.commands.trend.onsets import (
     medians,
 )
 from grpo_cli.commands.trend.step import FAR, INFO, WARNING, Finding, Flags, Place, Step, Steps
-from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Limit, Watch
+from grpo_cli.commands.trend.sums import PROMPT
+from grpo_cli.commands.trend.watched import DOWN, PRACTICE, SIGNED, UP, Watch
 from grpo_cli.terminal.numbers import brief, shell_line, shown
 
 COPIED_REFERENCE = "log_probs_ref equals log_probs_old at all tokens"
@@ -119,8 +120,11 @@ def _known(series: _Series, steps: Steps, change: Change) -> Change:
     """The change; information where it is no fault.
 
     That is so of a limit for engines with the trainer's weights, where the engine is behind by
-    design; and of what the policy learnt: the reward rose with it, up to the step that shows it.
+    design; of a prompt that most steps lack; and of what the policy learnt: the reward rose with
+    it, up to the step that shows it.
     """
+    if f"/{PROMPT}" in series.name and 2 * len(series.values) < len(steps):
+        return change._replace(info=True)
     if change.kind == LIMIT and _lags(series, steps, change):
         return change._replace(info=True)
     way = UP if change.up else DOWN
@@ -309,22 +313,13 @@ _VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}
 def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     limit = change.limit
     assert limit is not None
-    source = f"{_publisher(limit)} for the {legend(series.watch.name)}"
+    source = f"{limit.source} has this limit for the {legend(series.watch.name)}"
     source = f"median {brief(levels.before)} before" if limit.source == PRACTICE else source
     since = series.values[change.at : change.end]
     inside = since <= limit.bound if limit.above else since >= limit.bound
-    passed = (
-        f"{series.name} is {'mostly ' * bool(inside.any())}{_beyond(limit)} from step {step} on"
-    )
+    beyond = f"{'mostly ' * bool(inside.any())}{'above' if limit.above else 'below'} {limit.bound}"
+    passed = f"{series.name} is {beyond} from step {step} on"
     return f"{passed}, {shown(levels.after)} at its worst; {source}"
-
-
-def _beyond(limit: Limit) -> str:
-    return f"{'above' if limit.above else 'below'} {limit.bound}"
-
-
-def _publisher(limit: Limit) -> str:
-    return f"{limit.source} has this limit"
 
 
 # ---- commands -----------------------------------------------------------------------------------

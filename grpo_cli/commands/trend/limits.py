@@ -68,8 +68,9 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     if linear:
         likely = values > _OUTSIDE * most
     elif len(values) > PAST:  # a window's median is within its range
-        windows, signed = sliding_window_view(values[:-1], PAST), -values if falls else values
-        far = signed[PAST:] - _of_windows(np.minimum, signed[:-1], PAST) > math.log(watch.spikes)
+        windows = sliding_window_view(values[:-1], PAST)
+        ends = windows.max(axis=1) if falls else windows.min(axis=1)
+        far = np.abs(values[PAST:] - ends) > math.log(watch.spikes)
         away = values[PAST:][far] - medians(windows[far])
         likely[PAST:] = far
         likely[PAST:][far] = (-away if falls else away) > math.log(watch.spikes)
@@ -139,23 +140,24 @@ def stuck(watch: Watch, values: F64) -> Iterator[Change]:
         yield Change(0, _OF, STUCK, up=watch.stuck != 0.0, end=count if len(others) else None)
 
 
-def vanished(watch: Watch, values: F64) -> Iterator[Change]:
+def vanished(watch: Watch, values: F64, among: int = 1) -> Iterator[Change]:
     """Where numbers that rarely were exactly 0 (1 for "below 1") become so: no noise does that.
 
-    The onset test takes the growth before it for noise.
+    The onset test takes the growth before it for noise. ``among``: of how many series this is one.
     """
     nothing = {"log": 0.0, "growth": 0.0, "below 1": 1.0}.get(watch.scale)
     if nothing is None and watch.gone is None:
         return
     gone = values == nothing if watch.gone is None else values <= watch.gone
-    begun = np.flatnonzero(gone & ~np.append(True, gone[:-1]))
-    for at in begun[begun >= LEAST_PAST].tolist():
+    edges = np.flatnonzero(np.diff(gone, prepend=False, append=False)).reshape(-1, 2)
+    long = (edges[:, 0] >= LEAST_PAST) & (edges[:, 1] - edges[:, 0] >= LEAST_FUTURE)
+    for at, end in edges[long].tolist():
         before = gone[max(at - PAST, 0) : at]
-        share = (before.sum() + 1) / (len(before) + 2) if before.any() else 0.0
+        share = (before.sum() + 1) / (len(before) + 2) if before.any() or among > 1 else 0.0
         if share > _OFTEN or (watch.gone is None and before[-LEAST_PAST:].any()):
             continue
-        count = math.ceil(math.log(_CHANCE) / math.log(share)) if share else LEAST_FUTURE
-        if len(gone) >= at + count and gone[at : at + count].all():
+        count = math.ceil(math.log(_CHANCE / among) / math.log(share)) if share else LEAST_FUTURE
+        if end - at >= count:
             at_once = watch.gone is not None
             yield Change(at, at + count, SHIFT, up=nothing == 1.0, at_once=at_once)
             return
@@ -202,13 +204,3 @@ def _least_jump(watch: Watch, scaled: F64, at: int) -> float:
     if watch.scale == "correlation":  # to the other side of 0
         return max(before, _LEAST_REVERSAL)
     return _LEAST_RISE * min(before, after)
-
-
-def _of_windows(by: np.ufunc, values: F64, size: int) -> F64:
-    """The least or the greatest of each value and those after it, so many in all."""
-    reached = 1
-    while reached < size:
-        distance = min(reached, size - reached)
-        values = by(values[:-distance], values[distance:])
-        reached += distance
-    return values

@@ -7,7 +7,7 @@ token that counts as 0. The numbers for that are computed only where their names
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from grpo_cli.commands.trend.sums import (
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
+from grpo_cli.objective.kl import k3
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY, spread_over
 from grpo_cli.records.formats.texts import NoLogProbsError
 
@@ -87,11 +88,11 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
         "group": np.zeros(len(rewards), dtype=np.int64),
     } | dict.fromkeys(("advantage", "log_ratio"), unknown)
     columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
-    names = _objects([one.group for one in signals])
+    names = Ragged(np.ones_like(widths), _objects([one.group for one in signals]))
     return StepSums(
         np.array([step.row for step, _ in records], dtype=np.int64),
         [(record.source or "", step.field) for step, record in records],
-        columns | {("row", "label"): Ragged(np.ones_like(widths), names)},
+        columns | {("row", "label"): names, ("row", "prompt"): names},
     )
 
 
@@ -139,7 +140,8 @@ class ChunkSums:
             {("row", name): Ragged(responses.lengths, values) for name, values in rows.items()},
         )
         self._columns = self.sums.columns
-        self._columns["row", "label"] = Ragged(groups.lengths, _objects([*_labels(chunk)]))
+        for name, names in zip(("label", "prompt"), _labels_and_prompts(chunk), strict=True):
+            self._columns["row", name] = Ragged(groups.lengths, _objects(names))
         self.sums.add_count("tokens", tokens.lengths)
         self.sums.add_count("samples", responses.lengths)
         if breakdown is not None:
@@ -155,7 +157,8 @@ class ChunkSums:
         if not np.isnan(shares).all():
             self._average("repetition", "responses", shares, ~np.isnan(shares))
         if batch.responses.total:
-            self._measure_tokens(breakdown)
+            with np.errstate(over="ignore", divide="ignore"):
+                self._measure_tokens(breakdown)
         add_metadata(self.sums, chunk, steps, records.index)
 
     # ---- adding up --------------------------------------------------------------------------
@@ -230,9 +233,9 @@ class ChunkSums:
         if breakdown is not None:
             self._measure_ratios(breakdown)
         if batch.log_probs_ref is not None and new is not None:
-            difference = batch.log_probs_ref - new
-            estimate = k3(difference)
-            self._by_token("kl_k1", -difference, "kl")
+            difference = new - batch.log_probs_ref
+            estimate, _ = k3(difference)
+            self._by_token("kl_k1", difference, "kl")
             self._by_token("kl_k3", estimate)
             self._find("kl", "tokens", estimate)
             others = batch.log_probs_ref != (new if old is None else old)
@@ -247,8 +250,7 @@ class ChunkSums:
 
     def _measure_ratios(self, breakdown: Breakdown) -> None:
         tokens = self._units["tokens"]
-        with np.errstate(over="ignore"):
-            self._by_token("ratio_squared", breakdown.ratio * breakdown.ratio)
+        self._by_token("ratio_squared", breakdown.ratio * breakdown.ratio)
         self._columns["bins", "log_ratio"] = Ragged(tokens.lengths, bins(breakdown.log_ratio))
         self._find("gradient", "records", breakdown.record_gradient_squares)
         steepest = self._columns["worst", "gradient"].values
@@ -260,12 +262,11 @@ class ChunkSums:
     def _measure_mismatch(self, difference: F64) -> None:
         """The trainer against the engine, with ``difference`` d = log π_trainer − log π_engine."""
         size = np.abs(difference)
-        with np.errstate(over="ignore", divide="ignore"):
-            excess = np.expm1(difference)  # w − 1: near 1 a sum of w would lose its digits
-            self._by_token("mismatch_square_excess", excess * (excess + 2.0))
-            both = np.exp(size)
-            if self._logged:
-                self._by_token("inverse_excess", np.expm1(-difference))
+        excess = np.expm1(difference)  # w − 1: near 1 a sum of w would lose its digits
+        self._by_token("mismatch_square_excess", excess * (excess + 2.0))
+        both = np.exp(size)
+        if self._logged:
+            self._by_token("inverse_excess", np.expm1(-difference))
         self._by_token("mismatch_d", difference, "mismatch")
         for name, values in (("excess", excess), ("size", size), ("both", both)):
             self._by_token(f"mismatch_{name}", values)
@@ -279,7 +280,7 @@ class ChunkSums:
         distance, size = np.abs(np.exp(old) - np.exp(rollout)), np.abs(old - rollout)
         self._by_token("probs_diff", distance, "probs_diff")
         self._by_token("probs_diff_2", distance * distance, "probs_diff_2")
-        self._by_token("new_k3", k3(new - rollout), "new_k3")
+        self._by_token("new_k3", k3(rollout - new)[0], "new_k3")
         means = self._chunk.batch.responses.mean(size)
         self._average("sample_logp_difference", "responses", means, self._with_tokens("responses"))
         self._sum("probs_diff_max", "tokens", distance, "largest")
@@ -375,13 +376,6 @@ def _hashed(values: F64) -> I64:
 _PRIME = np.int64(0x1E3779B97F4A7C15)
 
 
-def k3(difference: F64) -> F64:
-    """k3 = e^d − d − 1, where ``difference`` is d, from the policy that sampled to the other."""
-    with np.errstate(over="ignore"):
-        found: F64 = np.expm1(difference) - difference
-    return found
-
-
 def functions_of(chunk: Chunk) -> dict[str, F64]:
     """[R] the rewards of each of several reward functions; NaN where it gave nothing."""
     batch = chunk.batch
@@ -391,14 +385,17 @@ def functions_of(chunk: Chunk) -> dict[str, F64]:
     return {f"{EACH}{name}": column for name, column in zip(names, batch.rewards.T, strict=True)}
 
 
-def _labels(chunk: Chunk) -> Iterator[Any]:
-    """The name of each group of the chunk, in the order of their numbers."""
+def _labels_and_prompts(chunk: Chunk) -> tuple[list[Any], list[Any]]:
+    """The name of each group of the chunk, and this or the id of a record of one group."""
+    labels, prompts = list[Any](), list[Any]()
     owner = np.zeros(chunk.batch.group_count, dtype=np.int64)
     owner[chunk.batch.groups] = chunk.batch.records.index
     counts = np.bincount(owner, minlength=len(chunk.records)).tolist()
     for record, count in zip(chunk.records, counts, strict=True):
-        labels = record.group_labels or ()
-        yield from labels if len(labels) == count else [None] * count
+        named = record.group_labels if len(record.group_labels or ()) == count else None
+        labels += named or [None] * count
+        prompts += named or [record.id if count == 1 else None] * count
+    return labels, prompts
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:

@@ -75,7 +75,7 @@ def add_metadata(sums: StepSums, chunk: Chunk, steps: Sequence[RecordStep], row:
         for name, values in functions.items():
             given[name][at] += values
         sums.functions |= dict.fromkeys(functions)
-        loss = _recorded_loss(step.metadata)
+        loss = recorded_loss(step.metadata)
         if math.isfinite(loss or 0.0):
             given["recorded_loss"][at] += [] if loss is None else [loss]
         else:
@@ -100,13 +100,14 @@ def functions_in(value: Mapping[str, Any]) -> dict[str, list[float]]:
     }
 
 
-def _recorded_loss(value: Mapping[str, Any]) -> float | None:
-    """The loss that the trainer wrote into the record: ``expected.loss``, or ``loss``."""
+def recorded_loss(value: Mapping[str, Any]) -> float | None:
+    """The loss that the trainer wrote into the record: ``expected.loss``, or else ``loss``."""
     expected = value.get("expected")
-    found = expected.get("loss") if isinstance(expected, dict) else value.get("loss")
-    if isinstance(found, bool) or not isinstance(found, int | float | np.floating):
-        return None
-    return float(found)
+    for one in (expected, value):
+        found = one.get("loss") if isinstance(one, dict) else None
+        if isinstance(found, int | float | np.floating) and not isinstance(found, bool):
+            return float(found)
+    return None
 
 
 def _counts(

@@ -20,6 +20,8 @@ from grpo_cli.commands.trend.responses import Responses
 from grpo_cli.commands.trend.sums import (
     MOST_ENVIRONMENTS,
     OF_ENVIRONMENT,
+    OF_SPREAD,
+    PROMPT,
     Ragged,
     StepSums,
     environments_by_field,
@@ -301,7 +303,7 @@ def metric(name: str) -> Metric | None:
     """The column of that name: of the table, or the mean of one of several reward functions."""
     if name in METRICS:
         return METRICS[name]
-    if name.startswith(OF_ENVIRONMENT):
+    if name.startswith((OF_ENVIRONMENT, OF_SPREAD)):
         return Metric(name, "signal", mean_of(name), _ASKED)
     if not _FUNCTION.fullmatch(name):
         return None
@@ -325,6 +327,10 @@ def values(step: StepValues) -> dict[str, F64]:
         for names in environments_by_field(step.table):
             if len(names) <= MOST_ENVIRONMENTS:
                 found |= {name: step.mean(name, name) for name in names}
+        dead = [*step.responses.dead_prompts()]
+        for prompt, mean, spread in dead if len(dead) <= MOST_ENVIRONMENTS else ():
+            found[f"{OF_ENVIRONMENT}{PROMPT}{prompt}"] = mean
+            found[f"{OF_SPREAD}{PROMPT}{prompt}"] = spread
     return found
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import ObjectiveOptions
 from grpo_cli.commands.options.option import option
@@ -35,6 +31,7 @@ from grpo_cli.commands.trend.metrics import METRICS, legend, metric
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Steps
 from grpo_cli.errors import UsageError
+from grpo_cli.records.choose.where import ASKED, Condition, read_conditions, spelled
 from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants.plan import as_flags
 
@@ -188,33 +185,30 @@ def flags_of(objective: ObjectiveOptions, reading: ReadingOptions) -> Flags:
 
 # ---- what makes the answer no (``--fail-on``) ---------------------------------------------------
 
-_TESTS: Mapping[str, Callable[[F64, float], NDArray[np.bool_]]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
-_CONDITION = re.compile(r"\s*([\w./-]+)\s*(>=|<=|>|<)\s*(\S+)\s*")
 FINDINGS = "findings"
+_ORDERS = ("<", "<=", ">", ">=")
 
 
-class Condition(NamedTuple):
-    """A test of ``--fail-on``; without a metric it holds where anything was found."""
+class FailureTest(NamedTuple):
+    """A test of ``--fail-on``; without a condition it holds where anything was found."""
 
     text: str
-    metric: str = ""
-    test: str = ""
-    bound: float = 0.0
+    condition: Condition | None = None
+
+    @property
+    def metric(self) -> str:
+        """What is compared; "" for the findings."""
+        return "" if self.condition is None else spelled(self.condition.path)
 
     def answer(self, steps: Steps, findings: Sequence[Finding]) -> str | None:
         """Why it holds, in a sentence; None if it does not."""
-        if not self.metric:
+        if self.condition is None:
             wrong = [one.onset for one in findings if one.severity == WARNING]
             if not wrong:
                 return None
             return f"{FINDINGS}: {counted(len(wrong), 'finding')}, the first at step {min(wrong)}"
         values = steps.metrics.get(self.metric, np.zeros(0))
-        for at in np.flatnonzero(_TESTS[self.test](values, self.bound)).tolist():
+        for at in np.flatnonzero(self.condition.fits(values)).tolist():
             value = steps.values(self.metric)[at]
             return f"{self.text}: {shown(value)} at step {steps.numbers[at]}"
         return None
@@ -233,24 +227,20 @@ class Condition(NamedTuple):
         raise UsageError(f"--fail-on {self.text}: no step has {self.metric}{needs}")
 
 
-def read_condition(text: str, *, logged: bool = False) -> Condition:
-    """The condition that a flag spells; of a log's series any name may be that of one.
+def read_test(text: str, *, logged: bool = False) -> FailureTest:
+    """The test that a flag spells; of a log's series any name may be that of one.
 
     Raises:
-        UsageError: for text that is no condition, or an unknown metric.
+        UsageError: for text that is no test, or an unknown metric.
     """
     if text.strip() == FINDINGS:
-        return Condition(text)
-    found = _CONDITION.fullmatch(text)
-    if text.strip() == "?":
+        return FailureTest(text)
+    one, *others = read_conditions([text], "--fail-on")
+    if one is ASKED:
         known = {FINDINGS: "anything that went wrong"} | {name: legend(name) for name in METRICS}
         complete.known("--fail-on", "?", known)
-    if found is None:
+    if others or one.test not in _ORDERS or type(one.wanted) not in (int, float):
         raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}")
-    name = found[1]
+    name = spelled(one.path)
     name = name if logged or metric(name) else complete.known("--fail-on", name, METRICS)
-    try:
-        bound = float(found[3])
-    except ValueError:
-        raise UsageError(f"--fail-on: expected a number after {found[2]}, got {found[3]}") from None
-    return Condition(text.strip(), name, found[2], bound)
+    return FailureTest(text.strip(), one._replace(path=(name,)))

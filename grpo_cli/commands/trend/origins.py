@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import PurePath
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import BatchFields, Raw
@@ -242,12 +242,8 @@ class FileOrder:
         self.high = later.high if later.returns else max(self.high, later.high)
 
 
-class Clash(NamedTuple):
-    """A step that two runs have, and a file of each."""
-
-    step: int
-    first: str
-    second: str
+Clash = tuple[int, str, str]
+"""A step that two runs have, and a file of each."""
 
 
 @dataclass
@@ -280,7 +276,7 @@ class Origins:
         if first == source:
             return
         if run_of(first) != run_of(source):
-            self.clash = self.clash or Clash(number, first, source)
+            self.clash = self.clash or (number, first, source)
         elif differ_by_number(first, source):
             self.shared.setdefault((first, source), set()).add(number)
 
@@ -293,7 +289,7 @@ class Origins:
         for (first, second), steps in self.shared.items():
             least = min(counts[first], counts[second] + len(steps))
             if self.clash is None and len(steps) > 1 and 2 * len(steps) > least:
-                return Clash(min(steps), first, second)
+                return min(steps), first, second
         return self.clash
 
     def merge(self, later: Origins) -> None:
@@ -325,8 +321,9 @@ class Origins:
 
 def two_runs(clash: Clash, files: Sequence[str]) -> UsageError:
     """The error for files of several runs: what compares two, and ``trend`` of each of them."""
-    named = str if run_of(clash.first) == run_of(clash.second) else run_of
-    runs: dict[str, list[str]] = {named(file): [] for file in (clash.first, clash.second)}
+    step, first, second = clash
+    named = str if run_of(first) == run_of(second) else run_of
+    runs: dict[str, list[str]] = {named(file): [] for file in (first, second)}
     for file in files:
         runs.setdefault(named(file), []).append(file)
     places = [_place(run, its or [run], runs) for run, its in runs.items()]
@@ -338,7 +335,7 @@ def two_runs(clash: Clash, files: Sequence[str]) -> UsageError:
         compared = shell_line(["grpo", "diff", *places])
         two = f"Which metrics differ: {against}; where they first differ: {compared}. "
     return UsageError(
-        f"{clash.first} and {clash.second} both have step {clash.step}, so these are "
+        f"{first} and {second} both have step {step}, so these are "
         f"{len(places)} runs. {two}For each run: {each}{more}; if they are parts of one run, add "
         "--one-run"
     )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
+from grpo_cli.commands.trend.limits import vanished
+from grpo_cli.commands.trend.onsets import LEAST_FUTURE, LEAST_PAST
+from grpo_cli.commands.trend.sums import NO_NUMBER, OF_SPREAD, Ragged
+from grpo_cli.commands.trend.watched import Watch
 
 _ONCE = ((0.0, 1.0), (-1.0, 1.0))
 """Rewards that say whether a response is right and nothing else: wrong, right."""
@@ -25,7 +29,8 @@ class Responses:
             rows[name] for name in ("reward", "length", "advantage")
         )
         self._hashes = rows["hash"]
-        self._groups, self._labels, self._moves = rows["group"], rows["label"], rows["log_ratio"]
+        self._groups, self._moves = rows["group"], rows["log_ratio"]
+        self._labels, self._prompts = rows["label"], rows["prompt"]
         self._count = self.rewards.widths
 
     # ---- rewards ------------------------------------------------------------------------------
@@ -55,13 +60,13 @@ class Responses:
 
     @cached_property
     def _grouped(self) -> _Groups:
-        return _Groups(self.rewards, self._groups, self._labels)
+        return _Groups(self.rewards, self._groups, self._labels, self._prompts)
 
     @property
     def reward_group_std(self) -> F64:
         """The mean of the groups' standard deviations (n − 1), of groups of two and more."""
         groups = self._grouped
-        return self._if_scored(means(groups.per_step(deviations(groups.rewards), groups.several)))
+        return self._if_scored(means(groups.per_step(groups.spreads, groups.several)))
 
     @property
     def reward_length_corr(self) -> F64:
@@ -155,6 +160,32 @@ class Responses:
         rewards = self._grouped.rewards
         return means(rewards._replace(values=(rewards.values == _RIGHT).astype(np.float64)))
 
+    def dead_prompts(self) -> Iterator[tuple[Any, F64, F64]]:
+        """Each prompt whose rewards become equal and stay so, with their means and deviations.
+
+        Both are [S], NaN where a step lacks the prompt. A prompt that is learnt has its largest
+        reward then, and is none.
+        """
+        groups = self._grouped
+        known = ~np.isnan(groups.spreads) & (groups.prompts != None)  # noqa: E711 - of each
+        numbers: dict[Any, int] = {}
+        named = groups.prompts[known].tolist()
+        of = np.array([numbers.setdefault(one, len(numbers)) for one in named], dtype=np.int64)
+        counts = np.bincount(of)
+        often = counts >= LEAST_PAST + LEAST_FUTURE
+        equal = np.bincount(of, groups.spreads[known] == 0.0)
+        likely = np.flatnonzero(often & (equal >= LEAST_FUTURE) & (equal < counts))
+        order, ends = np.flatnonzero(known)[np.argsort(of, kind="stable")], np.cumsum(counts)
+        names, averages = [*numbers], means(groups.rewards)
+        for prompt in likely.tolist():
+            rows = order[ends[prompt] - counts[prompt] : ends[prompt]]
+            mean = means(groups.per_step(averages, rows))
+            spread = groups.per_step(groups.spreads, rows).reduced(np.fmax, NO_NUMBER)
+            steps = np.flatnonzero(~np.isnan(spread))
+            for change in vanished(Watch(OF_SPREAD, gone=0.0), spread[steps], int(often.sum())):
+                if mean[steps[change.at]] < mean[steps[: change.at]].max():
+                    yield names[prompt], mean, spread
+
     # ---- lengths ------------------------------------------------------------------------------
 
     def _if_measured(self, values: NDArray[np.generic]) -> F64:
@@ -206,11 +237,12 @@ class _Groups:
 
     Attributes:
         rewards: those of each group.
+        prompts: what each is called, or its record; None where there is no name.
         several: whether it has two responses and more.
         least, most: the least and the largest reward of each group.
     """
 
-    def __init__(self, rewards: Ragged, groups: Ragged, labels: Ragged) -> None:
+    def __init__(self, rewards: Ragged, groups: Ragged, labels: Ragged, prompts: Ragged) -> None:
         starts = np.cumsum(labels.widths) - labels.widths
         numbers = groups.values + np.repeat(starts, groups.widths)
         self._steps: I64 = np.repeat(np.arange(len(labels.widths)), labels.widths)
@@ -220,6 +252,7 @@ class _Groups:
         sizes = np.bincount(numbers, minlength=len(self._steps))
         self._steps = self._steps[sizes > 0]
         self._sizes: I64 = sizes[sizes > 0]
+        self.prompts = prompts.values[sizes > 0]
         self.rewards = self.ordered(rewards.values)
         self.several = self.rewards.widths > 1
         self._count = len(labels.widths)
@@ -230,11 +263,16 @@ class _Groups:
         """A number of each response, by group."""
         return Ragged(self._sizes, values[self._order])
 
-    def per_step(self, values: F64, kept: NDArray[np.bool_] | None = None) -> Ragged:
-        """A number of each group that is kept, by step."""
+    def per_step(self, values: F64, kept: NDArray[Any] | None = None) -> Ragged:
+        """A number of each group that is kept, by step; ``kept``: a mask, or their places."""
         steps = self._steps if kept is None else self._steps[kept]
         values = values if kept is None else values[kept]
         return Ragged(np.bincount(steps, minlength=self._count), values)
+
+    @cached_property
+    def spreads(self) -> F64:
+        """The standard deviation of each, exactly 0 where its rewards are equal."""
+        return np.where(self.least == self.most, 0.0, deviations(self.rewards))
 
 
 def _joined_by_name(numbers: I64, labels: Ragged, starts: I64) -> I64:

@@ -28,7 +28,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import NO_OLD, StatisticsSums, on_policy_by_default
 from grpo_cli.engine.evaluator import BatchStatistics, Evaluator
-from grpo_cli.engine.facts import GIVEN_ALONE, InputFacts
+from grpo_cli.engine.facts import GIVEN_ALONE
 from grpo_cli.engine.fold import Accumulator, first_pass, fold_pieces
 from grpo_cli.engine.references import References, without_kl
 from grpo_cli.errors import InputError
@@ -285,13 +285,6 @@ def _broken_columns(
 _AUTOMATIC = StepSource()
 
 
-def ungrouped(sums: StepSums, facts: InputFacts, *, given: bool) -> str | None:
-    """That records that ought to be a group are not; ``given``: their advantages are given."""
-    records, responses = (int(sums.count(one).sum()) for one in ("records", "samples"))
-    groups = int(sums.columns["row", "label"].widths.sum())
-    return facts.ungrouped(records, groups, responses, GIVEN_ALONE if given else "")
-
-
 class Run:
     """Reads a run: its steps, by number.
 
@@ -362,11 +355,13 @@ class Run:
         self.notices: Notices = found.notices | dict.fromkeys(found.origins.returns())
         self.notices |= without_kl([plan] if found.references.lacking is not None else [])
         sums = joined(found.tables or [sums_of_rewards([])])
-        if evaluated := int(sums.count("records").sum()):
+        evaluated, responses = (int(sums.count(one).sum()) for one in ("records", "samples"))
+        if evaluated:
             self._lacking = f"{found.lacking:,} of {found.lacking + evaluated:,} records"
         if self.reader.reading.grouping is None and plan.compares_groups:
             given = any("|adv:given" in one for one in found.signatures)
-            alone = ungrouped(sums, self.reader.facts, given=given)
+            groups, why = sums.columns["row", "label"].widths.sum(), GIVEN_ALONE if given else ""
+            alone = self.reader.facts.ungrouped(evaluated, int(groups), responses, why)
             self.notices |= {} if alone is None else {alone: None}
             self.alone, self.ungrouped = alone, None if given else alone
         steps = Steps.of(sums)

@@ -23,11 +23,13 @@ NO_NUMBER = float("nan")
 EACH = "rewards/"
 """Before the name of a reward function, as TRL logs it and its hook records it."""
 OF_ENVIRONMENT = "reward_mean/"
-"""Before the field and the name of an environment whose mean reward it is."""
+"""Before the field and the name of an environment, or prompt, whose mean reward it is."""
+OF_SPREAD = "reward_group_std/"
+"""Before the name of a prompt whose rewards' standard deviation it is."""
+PROMPT = "prompt="
+"""Before the name of a prompt in that of its series."""
 MOST_ENVIRONMENTS = 12
 """Values of a field, beyond which none of them has a mean reward."""
-LOGGED = ("clip_low", "clip_high", "clip_region", "clip", "kl", "ppo_kl", "entropy")
-"""What frameworks average by sample or by record."""
 KINDS = ("length", "nll", "gradient", "ratio", "kl", "mismatch")
 """What a step is worst in: each has a place."""
 _ROWS = {
@@ -38,6 +40,7 @@ _ROWS = {
     "hash": "i8",
     "group": "i8",
     "label": "O",
+    "prompt": "O",
 }
 """What is kept of each response, or group, and its type."""
 PLACE = np.dtype([("value", "f8"), ("response", "i8"), ("token", "i8"), ("record", "O")])
@@ -144,7 +147,8 @@ class StepSums:
             largest is kept.
             row: of each response its reward (NaN: none), its mean log-ratio (NaN: none), its length
             (-1: unknown) and the number of its group in the step; and "label", what the user calls
-            each of these groups; None where it has no name.
+            each of these groups, and "prompt", this or the id of its record; None where there is
+            none.
         functions: the names of single reward functions, in the order in which they come.
     """
 

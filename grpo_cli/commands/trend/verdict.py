@@ -8,14 +8,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from grpo_cli.batch import I64
+from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.objective.inputs import MissingColumnError
-from grpo_cli.terminal.numbers import brief
+from grpo_cli.terminal.numbers import brief, counted
 
 _SAID = 4
 """Steps that are named of those at which a limit is passed."""
@@ -52,7 +52,7 @@ def moves(steps: Steps) -> Iterator[str]:
             yield f"{name} {brief(begun)} → {brief(ended)}"
 
 
-def _differing_losses(steps: Steps) -> Iterator[str]:
+def differing_losses(steps: Steps) -> Iterator[str]:
     """Where the recorded loss differs from grpo's, if at some step by more than that varies."""
     recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
     if recorded is None or own is None or np.isnan(recorded - own).all():
@@ -76,22 +76,10 @@ def _passed(name: str, limit: Limit, steps: Steps) -> str:
     """The steps at which a metric passed a published limit, in words; "" where none did."""
     values = steps.metrics[name]
     passed = np.flatnonzero(values > limit.bound if limit.above else values < limit.bound)
-    return f"{name} passed {limit.bound:g} at {_named_steps(passed, steps)}" if len(passed) else ""
-
-
-def _named_steps(places: I64, steps: Steps) -> str:
-    """How many steps, and the numbers of the first."""
-    numbers = [f"{steps.numbers[at]:,}" for at in places[:_SAID].tolist()]
-    more = ", …" if len(places) > _SAID else ""
-    return f"{len(places)} step{'' if len(places) == 1 else 's'} ({', '.join(numbers)}{more})"
-
-
-_EQUAL_COLUMNS = {
-    "ess": (1.0, "log_probs_old equals log_probs_new at all tokens"),
-    "kl_k3": (0.0, "log_probs_ref equals log_probs_new at all tokens"),
-    "mismatch.mean_abs": (0.0, "log_probs_rollout equals the trainer's log-probs at all tokens"),
-}
-"""The value of a metric that says so, and what it says."""
+    numbers = [f"{steps.numbers[at]:,}" for at in passed[:_SAID].tolist()]
+    named = ", ".join([*numbers, *["…"] * (len(passed) > _SAID)])
+    at = f"{counted(len(passed), 'step')} ({named})"
+    return f"{name} passed {limit.bound:g} at {at}" if numbers else ""
 
 
 class Coverage:
@@ -135,7 +123,7 @@ class Coverage:
         ]
         self._equal = [
             words
-            for name, (value, words) in _EQUAL_COLUMNS.items()
+            for name, (value, words, _) in EQUAL_COLUMNS.items()
             if not steps.logged and not (on_policy and name == "ess") and counts.get(name)
             if (steps.metrics[name][~np.isnan(steps.metrics[name])] == value).all()
         ]
@@ -163,10 +151,11 @@ class Coverage:
         series = f"{self.watched} series over {self.steps:,} steps"
         series += f" ({self._others} more are not tested)" if self._others else ""
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
+        losses = [*differing_losses(self._run)]
         return [
-            f"no fault found in {series}",
+            *losses,
+            f"no {'other ' * bool(losses)}fault found in {series}",
             *(one.summary for one in moved),
-            *_differing_losses(self._run),
             *limits,
             *([f"means, first {size} → last {size} steps: {ends}"] if ends else []),
         ]
@@ -205,14 +194,7 @@ def last_good_step(steps: Steps, found: Sequence[Event]) -> int | None:
 
     What went wrong in the first steps has no step before it.
     """
-    onsets = [
-        finding.onset
-        for event in found
-        if event.severity == WARNING and event.end is None
-        for finding in event.findings
-        if finding.severity == WARNING and finding.has_past
-    ]
-    first = min(onsets, default=-math.inf)
+    first = min((at for event in found for at in event.lasting_onsets), default=-math.inf)
     good = [number for number in steps.numbers if number < first]
     return good[-1] if good else None
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.trend.sums import OF_ENVIRONMENT
+from grpo_cli.commands.trend.sums import OF_ENVIRONMENT, OF_SPREAD
 
 UP, DOWN, BOTH = "up", "down", "up, down"
 PRACTICE = "practice"
@@ -186,7 +186,8 @@ _ENGINE = (
     "compare precision, temperature and weights of engine and trainer; until then, mask or "
     "truncate the ratio between them"
 )
-AHEAD = "lower the learning rate or the number of updates per batch; go back to the last good step"
+GO_BACK = "; go back to the last good step"
+AHEAD = f"lower the learning rate or the number of updates per batch{GO_BACK}"
 NOT_FINITE = (
     "go back to the checkpoint before that step; look at that step for a log of 0, a mean over no "
     "tokens, or weights that have been NaN since an earlier update"
@@ -199,6 +200,7 @@ _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
     "learning rate"
 )
+_VERIFIER = "check the verifier of this environment or prompt, and what it compares answers with"
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter groups of equal rewards"
@@ -263,7 +265,7 @@ TABLE = (
         "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5, jumps=BOTH,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
-        fix="raise β, lower the learning rate, or go back to the last good step",
+        fix=f"raise β or lower the learning rate{GO_BACK}",
     ),
     Watch(
         "entropy", BOTH, BOTH, "log", steady=_COLLAPSES, bounds=(0.7, 0.66),
@@ -326,7 +328,8 @@ TABLE = (
     Watch("rewards/", DOWN, DOWN, bounds=_STEADY,
           fix="check what this reward function has returned since then"),
     Watch(OF_ENVIRONMENT, gone=0.0,
-          fix="check the verifier of this environment, and the answers that it compares with"),
+          fix=_VERIFIER),
+    Watch(OF_SPREAD, gone=0.0, fix=_VERIFIER),
 )  # fmt: skip
 
 _COMPARED = ("reward_std", "pass_at_k")
@@ -378,7 +381,8 @@ RANKS: Mapping[str, int] = {one.name: rank for rank, one in enumerate(TABLE)}
 
 def watch(name: str) -> Watch | None:
     """How a metric of a dump is watched; None where it is not."""
-    prefixes = (one for one in ("rewards/", OF_ENVIRONMENT) if name.startswith(one))
+    every = "rewards/", OF_ENVIRONMENT, OF_SPREAD
+    prefixes = (one for one in every if name.startswith(one))
     return _ROWS.get(name) or _ROWS.get(next(prefixes, ""))
 
 

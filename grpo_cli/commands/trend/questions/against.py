@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -34,8 +33,6 @@ _NAMED = 3
 _CLEAR = 5.0
 """Half-widths of a difference's interval from which on it is not chance, for any number of steps:
 of 60 healthy pairs none had one, over the first 12 to 120 steps or the last 12."""
-_ROUNDING = 1e-12
-"""The share of a metric's size up to which a difference is rounding."""
 _NEAR = 5
 """Steps around the beginning of a difference within which a change of one side is that change."""
 
@@ -59,6 +56,8 @@ class Difference(Answer):
             is as large as any of the other, or where one side alone has a fault that ``trend``
             finds and that lasts.
         since: the step from which on it differs; None where it does not.
+        steps: how many steps have it in both runs.
+        higher, lower: at how many of these it is higher, and lower, in the second run.
     """
 
     name: str
@@ -69,12 +68,15 @@ class Difference(Answer):
     high: float
     differs: bool = False
     since: int | None = None
+    steps: int = 0
+    higher: int = 0
+    lower: int = 0
 
     @property
     def is_equal(self) -> bool:
-        """Whether the interval has nothing but what rounding leaves."""
+        """Whether the interval has nothing but what rounding leaves: 1e-12 of the metric's size."""
         size = max(abs(self.first), abs(self.second))
-        return max(abs(self.low), abs(self.high)) <= _ROUNDING * size
+        return max(abs(self.low), abs(self.high)) <= 1e-12 * size
 
     @property
     def misses_0(self) -> bool:
@@ -100,8 +102,14 @@ class RunComparison(Frames, Answer):
     def headline(self) -> str:
         """How many metrics of two runs differ, and which, from which step on."""
         first, last, count = self.steps
-        if self.too_few and not self.differing:
-            return f"{count} steps ({first} to {last}) are too few to decide"
+        if not self.metrics:
+            return "the runs have no metric in common that grpo compares"
+        if len(self.equal) == len(self.metrics):
+            return f"all {len(self.metrics)} metrics are equal"
+        if not self.differing:
+            few = f"{count} steps ({first} to {last}) are too few to decide"
+            seeds = f"no metric differs by more than two seeds may ({len(self.metrics)} compared)"
+            return "; ".join(filter(None, (few if self.too_few else seeds, self._consistent)))
         named = [
             one.name + ("" if one.since == first else f" (from step {one.since})")
             for one in self.differing[:_NAMED]
@@ -110,6 +118,18 @@ class RunComparison(Frames, Answer):
         which = f": {', '.join(named)}{f' and {rest} more' if rest else ''}" if named else ""
         verb = "differs" if len(self.differing) == 1 else "differ"
         return f"{len(self.differing)} of {len(self.metrics)} metrics {verb}{which}"
+
+    @property
+    def _consistent(self) -> str:
+        """The metric that is higher, or lower, at the largest share of steps, beyond chance."""
+        one = max(self.metrics, key=lambda one: abs(one.higher - one.lower) / math.sqrt(one.steps))
+        away = abs(one.higher - one.lower)
+        chance = NormalDist().inv_cdf(1 - _CHANCE / 2 / len(self.metrics))
+        if away <= chance * math.sqrt(one.steps):  # of a fair coin
+            return ""
+        side, at = ("higher", one.higher) if one.higher > one.lower else ("lower", one.lower)
+        size = f"{float(f'{one.difference:.2g}'):+g} on average"
+        return f"{one.name} of the second run is {side} at {at} of {one.steps} steps ({size})"
 
     @property
     def basis(self) -> str:
@@ -163,9 +183,8 @@ def compare_runs(first: Steps, second: Steps) -> RunComparison:
     differ = _first_difference(found.values(), common[0])
     if differ > common[0] and differ <= common[-LEAST_COMMON]:
         notes.append(f"the runs are equal before step {differ}; compared from there on")
-        later = {name: _since(differ, *both) for name, both in found.items()}
-        found = {name: both for name, both in later.items() if len(both[2]) >= LEAST_COMMON}
         common = [step for step in common if step >= differ]
+        found = _columns(first, second, common)
     level = 1 - _CHANCE / max(len(found), 1)
     rows = [_difference(name, *both, level, first.watch(name)) for name, both in found.items()]
     rows.sort(key=lambda one: (not one.differs, one.differs or not one.misses_0, one.since or 0))
@@ -195,12 +214,6 @@ def _first_difference(found: Iterable[Columns], otherwise: int) -> int:
     differences = ((mine != yours, numbers) for mine, yours, numbers in found)
     steps = (numbers[int(np.argmax(differ))] for differ, numbers in differences if differ.any())
     return min(steps, default=otherwise)
-
-
-def _since(step: int, mine: F64, yours: F64, numbers: Sequence[int]) -> Columns:
-    """The columns from a step on."""
-    first = bisect_left(numbers, step)
-    return mine[first:], yours[first:], numbers[first:]
 
 
 def _difference(
@@ -245,7 +258,11 @@ def _means(name: str, mine: F64, yours: F64, at: int = 0) -> Difference:
         change = Estimate(float(difference[at:].mean()), error / math.sqrt(count), freedom)
     value, half = change.value, change.half_width()
     first, second = (float(one[at:].mean()) for one in (mine, yours))
-    return Difference(name, first, second, value, value - half, value + half)
+    interval = value - half, value + half
+    higher, lower = (int((one[at:] > 0.0).sum()) for one in (difference, -difference))
+    return Difference(
+        name, first, second, value, *interval, steps=count, higher=higher, lower=lower
+    )
 
 
 def _beginnings(difference: F64, scale: str, spikes: float) -> list[Change]:
@@ -331,7 +348,7 @@ def _noise(values: F64) -> tuple[float, float]:
     left = left - places * (float(places @ left) / float(places @ places))
     square = float(left @ left)
     rho = 0.0
-    if square > (_ROUNDING * float(np.abs(values).max())) ** 2 * count:
+    if square:
         raw = float(left[1:] @ left[:-1]) / square
         rho = min(raw + (2 + 4 * raw) / count, 1.0)
         rho = min(max(rho + 2 * math.sqrt((1 - rho**2) / count), 0.0), 0.99)

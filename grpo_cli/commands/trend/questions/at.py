@@ -15,12 +15,12 @@ from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, pointed_at, worst_in
-from grpo_cli.commands.trend.answer import of_steps
+from grpo_cli.commands.trend.answer import of_steps, trend_of
 from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, levels, medians
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Finding, Place, Steps
+from grpo_cli.commands.trend.step import Finding, Flags, Place, Step, Steps
 from grpo_cli.engine import Reader
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import first_pass
@@ -92,6 +92,17 @@ class StepAnswer(Answer):
         return {kind: one for kind, one in self.worst.items() if kind in kinds} or self.worst
 
 
+def answer_of_step(run: Run | Steps, flags: Flags, at: int) -> tuple[StepAnswer, Step]:
+    """What happened at a step (``--at``), and the step.
+
+    Raises:
+        UsageError: where the run has no such step.
+    """
+    records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
+    happened = step_at(records, trend_of(records, steps, flags), at)
+    return happened, steps[place_of(steps, at)]
+
+
 def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
     """What happened at a step of a run.
 
@@ -108,7 +119,8 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
     step, groups, checked = steps[place], list[Mapping[str, Any]](), None
     here = [one for one in answer.findings if number in (one.onset, one.worst_step)]
     named = [*dict.fromkeys(one.metric for one in here)]
-    before, after = steps[max(0, place - PAST) : place], steps[place + 1 : place + 1 + FUTURE]
+    before = steps.numbers[max(0, place - PAST) : place]
+    after = steps.numbers[place + 1 : place + 1 + FUTURE]
     metrics = sorted(
         metrics_at(steps, place, answer.findings),
         key=lambda one: (
@@ -126,8 +138,8 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
         checked = None if step.has_rewards_alone else check(narrowed)
     return StepAnswer(
         number,
-        _ends(before),
-        _ends(after),
+        [*before[:1], *before[-1:]],
+        [*after[:1], *after[-1:]],
         answer.verdict,
         answer.last_good_step,
         metrics,
@@ -153,10 +165,6 @@ def place_of(steps: Steps, number: int) -> int:
     raise UsageError(
         f"--at {number}: no such step between {first} and {last}; the nearest is {near}"
     )
-
-
-def _ends(steps: Steps) -> list[int]:
-    return [steps.numbers[0], steps.numbers[-1]] if steps else []
 
 
 def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> Iterator[MetricAt]:

@@ -11,12 +11,16 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
-from grpo_cli.commands.trend.events import Event
+from grpo_cli.commands.trend.events import Event, events
+from grpo_cli.commands.trend.findings import findings
 from grpo_cli.commands.trend.onsets import FUTURE, PAST
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import Steps
+from grpo_cli.commands.trend.step import Flags, Steps
+from grpo_cli.commands.trend.sums import PROMPT
+from grpo_cli.commands.trend.view import usual
 from grpo_cli.engine import Reader
+from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.where import read_path
 from grpo_cli.terminal.numbers import shown
 from grpo_cli.variants.plan import Plan
@@ -108,7 +112,8 @@ def windows_of(steps: Steps, events: Iterable[Event]) -> list[_Window]:
     """The steps around what was found, in the order of the events; each metric and step once."""
     found = [one for event in events for one in event.findings]
     windows = []
-    for metric, step in dict.fromkeys((one.metric, one.onset) for one in found):
+    changed = ((one.metric.partition(f"/{PROMPT}")[0], one.onset) for one in found)  # it is a part
+    for metric, step in dict.fromkeys(changed):
         at = steps.numbers.index(step)
         before, after = steps.numbers[max(0, at - PAST) : at], steps.numbers[at : at + FUTURE]
         if metric in steps.metrics and before:
@@ -212,6 +217,20 @@ class _Moves(NamedTuple):
     means: F64
     weights: F64
     carried: F64
+
+
+def answer_of_parts(run: Run | Steps, flags: Flags, by: str) -> PartsAnswer:
+    """Which parts of a run, by a field, carry its changes (``--by``).
+
+    Raises:
+        UsageError: for a log.
+    """
+    if isinstance(run, Steps):
+        raise UsageError("--by needs records; a log can only answer --at and --against")
+    steps = run.read()
+    around = windows_of(steps, events(findings(steps, flags), steps))
+    parts = PartSteps(run.reader, run.plan, run.step_source, by)
+    return answer_by(by, parts, steps, around, usual(steps))
 
 
 def answer_by(

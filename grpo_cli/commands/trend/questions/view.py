@@ -196,8 +196,8 @@ def _print_rows(
     spare: Sequence[str],
     hide: Sequence[str] = (),
     note: str = "",
-) -> list[str]:
-    """Prints rows as a table; returns the columns for which there was no room.
+) -> None:
+    """Prints rows as a table.
 
     Args:
         console, screen: where to.
@@ -218,7 +218,6 @@ def _print_rows(
     if note:
         console.print(wrapped(Text(note, "dim"), screen.reading, 2))
     print_hidden(console, screen, hidden, "see --json")
-    return hidden
 
 
 def _size(size: float | None) -> str:
