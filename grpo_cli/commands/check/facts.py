@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,15 +121,12 @@ def collect_marks(view: View) -> Marks:
     new = view.columns.get("log_probs_new")
     if new is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
-        digests = np.zeros(view.responses.count, dtype=np.uint64)
-        columns = [column.view(np.uint64) for column in view.log_probs.values()]
-        for number, bits in enumerate(_fold(columns, view.responses)):
-            digests = digests * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
+        digests = _fold([column.view(np.uint64) for column in view.log_probs.values()], view.responses)
         with np.errstate(invalid="ignore"):
             sums = view.responses.sum(new)
             rows = np.flatnonzero(sums < COPY_CHANCE)
             several = np.flatnonzero((view.records.sum(sums) < COPY_CHANCE) & (view.counts > 1))
-        whole = next(_fold([digests], view.records))[several]
+        whole = _fold([digests], view.records)[several]
         marks.digests = [
             (at, None, one) for at, one in zip(several.tolist(), whole.tolist(), strict=True)
         ]
@@ -194,16 +191,18 @@ def _compare_references(
     )
 
 
-def _fold(columns: list[NDArray[np.uint64]], parts: Segments) -> Iterator[NDArray[np.uint64]]:
-    """Yields [S] a hash of the elements of each segment, in their order, for each column.
+def _fold(columns: Sequence[NDArray[np.uint64]], parts: Segments) -> NDArray[np.uint64]:
+    """Returns [S] a hash of the columns of each segment, in the order of its elements.
 
-    The bits of each, with its place added, are multiplied by odd numbers and folded as in
+    The bits of each element, with its place added, are multiplied by odd numbers and folded as in
     splitmix64. The sums over two different segments, modulo 2⁶⁴, are equal once in 10¹⁹.
     """
-    at = (parts.positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
+    bits = (parts.positions + 1).view(np.uint64)
     for column in columns:
-        bits = column + at
-        for shift, factor in zip((30, 27), _HASH_FACTORS[1:], strict=True):
-            bits ^= bits >> np.uint64(shift)
-            bits *= np.uint64(factor)
-        yield parts.sum(bits ^ (bits >> np.uint64(31)))
+        bits *= np.uint64(_HASH_FACTORS[0])
+        bits ^= bits >> np.uint64(31)
+        bits += column
+    for shift, factor in zip((30, 27), _HASH_FACTORS[1:], strict=True):
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    return parts.sum(bits ^ (bits >> np.uint64(31)))

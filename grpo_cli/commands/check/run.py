@@ -83,7 +83,7 @@ class Check(Accumulator[Any]):
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
-        self.words = WordSums(Counter(), Counter(), {})
+        self.words = WordSums()
         self.sizes: Counter[str] = Counter()
         self.lengths = np.zeros(1, dtype=np.int64)
         self.skipped_rules: Counter[SkippedRules] = Counter()
@@ -99,6 +99,7 @@ class Check(Accumulator[Any]):
         self._edge: tuple[int, Tokens] | None = None
         self._source = 0
         self._last = ""
+        self._judged: MismatchFound | None = None
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Checks records in order, and yields the errors of those that cannot be read."""
@@ -177,7 +178,7 @@ class Check(Accumulator[Any]):
             source, view = self._edge
             compare_samples(view, self.findings, self.mismatch, source)
         self.findings.settle()
-        mismatch = judge(self.mismatch.result(), self.words)
+        mismatch = self._judged = judge(self.mismatch.result(), self.words)
         grown = mismatch is not None and self._drop_grown(mismatch)
         for code, kind, share in _BY_UPDATES:
             if self.findings.count_by(0, 1)[code, kind] <= share * self.sizes["records"]:
@@ -292,7 +293,7 @@ class Check(Accumulator[Any]):
             tokens=sizes["tokens"],
             not_checked=not_checked(self.skipped_rules + short),
             not_compared=sizes["not_compared"],
-            mismatch=judge(self.mismatch.result(), self.words),
+            mismatch=self._judged,
             advantages={one: self.formulas[one] for one in FORMULAS if self.formulas[one]},
         )
 

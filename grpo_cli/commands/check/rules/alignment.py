@@ -470,7 +470,7 @@ def _is_unrelated(
 # ---- positions -----------------------------------------------------------------------------------
 
 _DRIFT_TOKENS = 20
-_FREE = 0.1
+_FREE = math.log(0.9)
 _DRIFT_TIMES = 1.8
 _DRIFT_SIGMAS = 5.0
 
@@ -486,18 +486,22 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     noise and staleness do not know the position. One update may, as where the reward depends on
     the end of responses, so that between the old and the new policy most records have to show it.
     """
-    free = pair.freedom > _FREE
-    rows = pair.view.responses
-    place = rows.positions.astype(np.float64)
-    _, middle = pair.means(place, free)
-    late = place > pair.samples.spread(middle)
-    size = np.minimum(pair.size, 5.0) / np.where(free, pair.freedom, 1.0)
-    (n, after), (m, before) = (pair.means(size, free & part) for part in (late, ~late))
+    greater = np.maximum(pair.first, pair.second)
+    free = greater < _FREE
+    tokens, at = Segments(pair.count(free)), np.flatnonzero(free)
+    place = pair.view.responses.positions[at]
+    middle = tokens.mean(place)
+    late = place > tokens.spread(middle)
+    size = np.minimum(pair.size[at], 5.0) / -np.expm1(greater[at])
+    sides = late, ~late
+    n, m = (np.maximum(count_marked(tokens, one), 1) for one in sides)
+    after, before = (tokens.sum(size * one) / many for one, many in zip(sides, (n, m), strict=True))
     found = (np.minimum(n, m) >= _DRIFT_TOKENS) & (after > _DRIFT_TIMES * before)
     if not found.any():
         return
-    spreads = [pair.moments(size, free & part)[2] for part in (late, ~late)]
-    error = np.sqrt(spreads[0] ** 2 / np.maximum(n, 1.0) + spreads[1] ** 2 / np.maximum(m, 1.0))
+    away = size - np.where(late, tokens.spread(after), tokens.spread(before))
+    squares = (tokens.sum(away * away * one) for one in sides)
+    error = np.sqrt(sum(one / (many * many) for one, many in zip(squares, (n, m), strict=True)))
     away = (after - before) / np.where(error > 0.0, error, np.inf)
     found &= away > _DRIFT_SIGMAS
     for sample in np.flatnonzero(found).tolist():

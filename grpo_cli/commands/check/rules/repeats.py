@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.facts import COPY_CHANCE, STEPS, Facts, Marks
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import Place, View
@@ -41,7 +42,7 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
     tokens = "token ids" if "token_ids" in view.names else "tokens"
-    for group in np.flatnonzero(view.sizes > 1).tolist():
+    for group in _groups_with_equal_beginnings(view, ids, chance).tolist():
         mine = view.members(group).tolist()
         words = {row: ids[starts[row] : ends[row]].tobytes() for row in mine if view.lengths[row]}
         order = sorted(words, key=words.__getitem__)
@@ -70,6 +71,22 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
             kind="longer" if longer else "ids",
             words={"of": view.counts[record], "tokens": tokens},
         )
+
+
+_BEGINNING, _FACTOR = 8, 0x1E3779B97F4A7C15
+"""Ids of a beginning, and what they are multiplied by to compare them as one number."""
+
+
+def _groups_with_equal_beginnings(view: View, ids: I64, chance: F64) -> I64:
+    """Returns the groups in which two responses begin with 8 equal ids, or one is shorter."""
+    long = np.flatnonzero(view.lengths >= _BEGINNING)
+    begun = ids[view.responses.starts[long][:, None] + np.arange(_BEGINNING)]
+    keys = np.stack([begun @ np.cumprod(np.full(_BEGINNING, _FACTOR)), view.groups[long]])
+    order = np.lexsort(keys)
+    equal = (np.diff(keys[:, order]) == 0).all(axis=0)
+    short = (view.lengths > 0) & (view.lengths < _BEGINNING) & (chance < _SECOND_CHANCE)
+    found = np.union1d(view.groups[short], view.groups[long[order[1:][equal]]])
+    return found[view.sizes[found] > 1]
 
 
 _MEMORY = 100_000
