@@ -52,6 +52,8 @@ class Facts:
         steps: the steps of these records, three at most.
         entropies: by file those of its tokens, against their log-probs.
         advantages: how many responses have which, as given and by formulas of the rewards.
+        expected: level of their probability → how many responses repeat one of their group by
+            chance, times ``WHOLE``; ``kinds["copies"]`` has the levels of those that do.
     """
 
     kinds: defaultdict[str, Kinds] = field(default_factory=lambda: defaultdict(Kinds))
@@ -60,6 +62,7 @@ class Facts:
     steps: tuple[str, ...] = ()
     entropies: dict[str, Entropies] = field(default_factory=dict)
     advantages: Counter[tuple[int, int]] = field(default_factory=Counter)
+    expected: Counter[int] = field(default_factory=Counter)
 
     def merge(self, later: Facts) -> None:
         """Adds records that follow."""
@@ -74,6 +77,7 @@ class Facts:
         self.referred = self.referred or later.referred
         self.steps = tuple(dict.fromkeys(self.steps + later.steps))[:STEPS]
         self.advantages.update(later.advantages)
+        self.expected.update(later.expected)
 
 
 @dataclass
@@ -118,12 +122,14 @@ def collect_marks(view: View) -> Marks:
     if view.advantages is not None and view.summed is not None:
         marks.raw = np.array_equal(view.advantages, view.summed)
     _note_prompts(view, marks)
-    new = view.columns.get("log_probs_new")
-    if new is not None:
+    new, trainer = view.columns.get("log_probs_new"), view.trainer
+    if new is not None and trainer is not None:
         # Two samples are equal with probability e^L, L being the log-prob of the response.
-        digests = _fold([column.view(np.uint64) for column in view.log_probs.values()], view.responses)
+        digests = _fold(
+            [column.view(np.uint64) for column in view.log_probs.values()], view.responses
+        )
         with np.errstate(invalid="ignore"):
-            sums = view.responses.sum(new)
+            sums = view.responses.sum(trainer)
             rows = np.flatnonzero(sums < COPY_CHANCE)
             several = np.flatnonzero((view.records.sum(sums) < COPY_CHANCE) & (view.counts > 1))
         whole = _fold([digests], view.records)[several]
@@ -133,6 +139,7 @@ def collect_marks(view: View) -> Marks:
         records = view.records.index[rows]
         parts = records, rows - view.records.starts[records], digests[rows]
         marks.digests += zip(*(part.tolist() for part in parts), strict=True)
+        _note_copies(view, facts, digests, sums)
     if "log_probs_ref" in view.columns and new is not None:
         facts.references, facts.steps, equal = _compare_references(view, new)
         facts.kinds["references"] = Kinds.of(equal, place)
@@ -150,6 +157,27 @@ def collect_marks(view: View) -> Marks:
             marks.step_key, step = _step_of(value)
             marks.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
     return marks
+
+
+_LEAST_COPIED = 8
+_LEVELS = np.log([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+WHOLE = 1 << 40
+
+
+def _note_copies(view: View, facts: Facts, digests: NDArray[np.uint64], chance: F64) -> None:
+    """Adds the responses of 8 tokens or more that repeat one of their group, and what chance gives.
+
+    Two responses are equal with the probability of either; log-probs are equal to the last bit.
+    """
+    long = np.flatnonzero((view.lengths >= _LEAST_COPIED) & np.isfinite(chance))
+    groups, level = view.groups[long], np.digitize(chance[long], _LEVELS)
+    order = np.lexsort((digests[long], groups))
+    equal = (np.diff(digests[long[order]]) == 0) & (np.diff(groups[order]) == 0)
+    copies, records = np.sort(order[1:][equal]), view.records.index[long]
+    facts.kinds["copies"] = Kinds.of(level[copies], lambda at: view.places[records[copies[at]]])
+    each = np.exp(np.minimum(chance[long], 0.0)) * (view.sizes[groups] - 1) / 2.0
+    sums = np.bincount(level, np.rint(each * WHOLE), len(_LEVELS) + 1)
+    facts.expected.update(dict(enumerate(map(int, sums.tolist()))))
 
 
 def _note_prompts(view: View, marks: Marks) -> None:

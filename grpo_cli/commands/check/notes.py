@@ -175,9 +175,10 @@ class WordSums:
             return (np.zeros(0, dtype=np.int64),) * 3
         words, counts, kl = map(np.concatenate, zip(*self._parts, strict=True))
         words, at = np.unique(words, return_inverse=True)
-        found = np.zeros((2, len(words)), dtype=np.int64)
-        np.add.at(found, (slice(None), at), (counts, kl))
-        return words, *found
+        sums = np.zeros((2, len(words)), dtype=np.int64)
+        for mine, given in zip(sums, (counts, kl), strict=True):
+            np.add.at(mine, at, given)
+        return words, *sums
 
     def add(self, view: View, compared: NDArray[np.bool_]) -> None:
         """Adds the tokens of a view; ``compared``: [M] the records to take."""

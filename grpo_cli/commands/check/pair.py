@@ -275,7 +275,7 @@ class Pair:
     @cached_property
     def weight(self) -> F64:
         """[N] exp(log ratio), e^50 at most."""
-        return np.exp(np.clip(self.log_ratio, -_OVERFLOW, _OVERFLOW))
+        return np.exp(np.minimum(self.log_ratio, _OVERFLOW))
 
     def means(self, values: F64, among: NDArray[Any] | None = None) -> tuple[F64, F64]:
         """Returns [S] number and mean of all values, or of those among."""

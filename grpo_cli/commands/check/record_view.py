@@ -198,6 +198,12 @@ class Tokens:
         """The columns of log-probs that the records have."""
         return {name: self.columns[name] for name in LOG_PROBS if name in self.columns}
 
+    @cached_property
+    def trainer(self) -> F64 | None:
+        """[N] the trainer's log-probs; of old and new, which may be wrong, the greatest."""
+        columns = [self.columns[name] for name in LOG_PROBS[:2] if name in self.columns]
+        return np.maximum.reduce(columns) if columns else None
+
     def whole_numbers(self, name: str) -> I64 | None:
         """[N] a column of whole numbers: ``TURN``, or versions of the weights (-1: unknown)."""
         found = self.columns.get(name)
@@ -291,7 +297,8 @@ class View(Tokens):
             positions = positions[mask]
         if "log_probs_rollout" in columns:
             responses = Segments(lengths)
-            turns = cut_turns(responses, columns.get("turn_ids"), positions)
+            holes = None if mask is None else positions
+            turns = cut_turns(responses, columns.get("turn_ids"), holes)
             order = order_turns(turns, responses, packed.trajectories)
             columns[TURN] = turns.spread(order.number.astype(np.float64))
         samples = np.array([place.number for place in places], dtype=np.int64)

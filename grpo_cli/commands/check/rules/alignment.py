@@ -191,8 +191,8 @@ def _find_nearer(pair: Pair, *, ahead: bool) -> tuple[NDArray[np.bool_], NDArray
     np.abs(displaced, out=displaced)
     at = slice(None, -1) if ahead else slice(1, None)
     wins, counted = np.zeros((2, len(first)), dtype=np.bool_)
-    wins[at] = displaced < pair.size[at]
-    counted[at] = displaced != pair.size[at]
+    np.less(displaced, pair.size[at], out=wins[at])
+    np.not_equal(displaced, pair.size[at], out=counted[at])
     rows = pair.view.responses
     ends = rows.starts + rows.lengths - 1 if ahead else rows.starts
     ends = ends[rows.lengths > 0]
@@ -317,13 +317,13 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
     differ by a quarter of a nat (root mean square). Of the reference the bounds are 0.15 and 0.5,
     and no response is judged alone; both must be sure of some tokens.
     """
+    if not (pair.view.responses.mean(pair.size * pair.size) > _MOVES * _MOVES).any():
+        return  # nor is a sample as far, nor a mean size
     moved = [*_find_rows_of_others(pair)]
     yield from moved
     pair = pair.distinct
     rows, square = pair.view.responses, pair.log_ratio * pair.log_ratio
     far, rows_far = (one.mean(square) > _MOVES * _MOVES for one in (pair.samples, rows))
-    if not far.any() and not rows_far.any():
-        return
     p, q = np.exp(pair.first), np.exp(pair.second)
     whole = _correlate(pair.samples, p, q)
     little = _LITTLE_REFERENCE if pair.to_reference else _LITTLE
@@ -489,7 +489,7 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     greater = np.maximum(pair.first, pair.second)
     free = greater < _FREE
     tokens, at = Segments(pair.count(free)), np.flatnonzero(free)
-    place = pair.view.responses.positions[at]
+    place = pair.view.responses.positions[at].astype(np.float64)
     middle = tokens.mean(place)
     late = place > tokens.spread(middle)
     size = np.minimum(pair.size[at], 5.0) / -np.expm1(greater[at])

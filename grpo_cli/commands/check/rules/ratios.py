@@ -238,9 +238,9 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     tail on the other side, unclipped, makes up for it, as of an engine with older weights.
     """
     _, _, spread = pair.moments(pair.weight, pair.size < 1.0)
-    bound = pair.samples.spread(10.0 * spread + 1e-3)
-    low = np.maximum(pair.weight, 1.0 - bound)
-    mean, error, away = _measure_distance(pair, np.minimum(low, 1.0 + bound))
+    bound = 10.0 * spread + 1e-3
+    least, most = (pair.samples.spread(one) for one in (1.0 - bound, 1.0 + bound))
+    mean, error, away = _measure_distance(pair, np.clip(pair.weight, least, most))
     found = (
         (pair.samples.lengths >= _WEIGHT_TOKENS)
         & (np.abs(away) > _WEIGHT_SIGMAS)
@@ -248,7 +248,7 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     )
     if not found.any():
         return
-    high = np.minimum(pair.weight, 1.0 + bound)
+    low, high = np.maximum(pair.weight, least), np.minimum(pair.weight, most)
     with_tail = np.where(
         mean < 1.0, -_measure_distance(pair, low)[2], _measure_distance(pair, high)[2]
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.check.facts import COPY_CHANCE, STEPS, Facts, Marks
+from grpo_cli.commands.check.facts import COPY_CHANCE, STEPS, WHOLE, Facts, Marks
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.record_view import Place, View
 from grpo_cli.commands.check.rule import Finding, Placed, rule
@@ -34,11 +34,11 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
     1e-2 in a group that has one such response already. Copies to the last bit are found over all of
     the input.
     """
-    ids, new = view.counted_ids, view.columns.get("log_probs_new")
-    if ids is None or new is None or not len(ids):
+    ids, trainer = view.counted_ids, view.trainer
+    if ids is None or trainer is None or not len(ids):
         return
     with np.errstate(invalid="ignore"):
-        chance = view.responses.sum(new)
+        chance = view.responses.sum(trainer)
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
     tokens = "token ids" if "token_ids" in view.names else "tokens"
@@ -104,7 +104,7 @@ class InputMemory:
 
     def __init__(self) -> None:
         self._facts = Facts()
-        self._rows: OrderedDict[int, str] = OrderedDict()
+        self._rows: OrderedDict[int, tuple[Any, int | None, int | None]] = OrderedDict()
         self._labels: OrderedDict[tuple[str, object], Place] = OrderedDict()
         self._prompts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
         self._torn: tuple[object, Place, Place, Marks] | None = None
@@ -121,15 +121,17 @@ class InputMemory:
                 continue
             place, known = marks.places[record], self._rows.get(digest)
             if known is None:
-                line = "" if place.line is None else f" (line {place.line})"
-                at = line if row is None else f", response {row}"
-                _remember(self._rows, digest, f"record {place.name}{at}")
-            elif row is None:
+                _remember(self._rows, digest, (place.name, place.line, row))
+                continue
+            name, line, other = known
+            at = "" if line is None else f" (line {line})"
+            origin = f"record {name}{at if row is None else f', response {other}'}"
+            if row is None:
                 repeated.add(record)
                 evidence = {"responses": marks.counts[record], "of": marks.counts[record]}
-                yield "duplicate", Finding(evidence | {"first": known}, kind="record"), place
+                yield "duplicate", Finding(evidence | {"first": origin}, kind="record"), place
             else:
-                copies.setdefault(record, []).append((row, known))
+                copies.setdefault(record, []).append((row, origin))
         for record, found in copies.items():
             for finding in find_copies(found, marks.counts[record]):
                 yield "duplicate", finding, marks.places[record]
@@ -167,6 +169,8 @@ class InputMemory:
             place, marks = self._lone
             for finding in find_lone_rows(self._prompts, marks):
                 yield "torn-group", finding, place
+        for finding, place in find_likely_copies(facts.kinds["copies"], facts.expected):
+            yield "duplicate", finding, place
         for entropies in facts.entropies.values():
             yield from judge_entropies(entropies)
         if len(sizes) > 1 and not uneven_found:
@@ -188,6 +192,30 @@ def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
     response, first = copies[0]
     evidence = {"responses": len(copies), "of": of, "first": first}
     yield Finding(evidence, response=response, kind="copies")
+
+
+_TIMES = 3.0
+
+
+def find_likely_copies(levels: Kinds, expected: Counter[int]) -> Iterator[Placed]:
+    """Yields copies that are likely one by one, where all of them come by chance once in a million.
+
+    By Chernoff's bound of a Poisson number, over the levels at which there are three times as many
+    as sampling gives.
+    """
+    chances = {level: max(expected[level] / WHOLE, 1e-9) for level in levels.spans}
+    odd = [level for level, by in chances.items() if levels.spans[level].total > _TIMES * by]
+    spans = [levels.spans[level] for level in odd if level]
+    total, by = sum(levels.spans[one].total for one in odd), sum(chances[one] for one in odd)
+    if not spans or total - by - total * math.log(total / by) > COPY_CHANCE:
+        return
+    responses, first = sum(one.total for one in spans), min(spans, key=lambda one: one.first)
+    left = levels.count - total
+    words = {"rest": f"; {left:,} more are so likely that they may be chance" if left else ""}
+    yield (
+        Finding({"responses": responses, "expected": by, "left": left}, kind="likely", words=words),
+        first.place,
+    )
 
 
 @rule("torn-group", "input")

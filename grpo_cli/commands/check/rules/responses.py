@@ -207,8 +207,8 @@ def find_prompts(view: View) -> Iterator[Finding]:
     Tokens are compared by id or string, else by log-probs within 2 % and 0.01, which is more than
     two kernels differ on one prompt.
     """
-    new = view.columns.get("log_probs_new")
-    if new is None or not len(new):
+    new, trainer = view.columns.get("log_probs_new"), view.trainer
+    if new is None or trainer is None or not len(new):
         return
     ids = view.counted_ids
     words: Any = new if ids is None else ids
@@ -217,7 +217,7 @@ def find_prompts(view: View) -> Iterator[Finding]:
         shared = _common_prefix_length(view, words, members)
         if not shared or (view.lengths[members] == shared).all():
             continue
-        begun = new[view.responses.starts[members][:, None] + np.arange(shared)]
+        begun = trainer[view.responses.starts[members][:, None] + np.arange(shared)]
         if not np.isfinite(begun).all():
             continue
         chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
