@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound
-from grpo_cli.commands.check.facts import Marks, collect_marks
+from grpo_cli.commands.check.facts import Facts, collect_facts
 from grpo_cli.commands.check.notes import (
     SkippedRules,
     WordSums,
@@ -90,7 +90,7 @@ class Check(Accumulator[Any]):
         self.formulas: Counter[str] = Counter()
         # of a piece: what comparing its records with others needs; the small records at its
         # beginning and end, whose samples may continue elsewhere; the file of its first record
-        self._marks: list[Marks] = []
+        self._facts: list[Facts] = []
         self._edges: Sequence[Tokens] = ()
         self._first = ""
         self._compared: dict[int, Place] = {}  # step → its first record, in the input's order
@@ -119,7 +119,7 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.formulas += count_formulas(view)
         self.sizes["tilted"] += count_tilted(view)
-        self._marks.append(collect_marks(view))
+        self._facts.append(collect_facts(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
@@ -152,8 +152,8 @@ class Check(Accumulator[Any]):
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
         self.words.merge(later.words)
-        for marks in later._marks:
-            self._add_located(self._memory.add(marks), source)
+        for facts in later._facts:
+            self._add_located(self._memory.add(facts), source)
         for number, edge in enumerate(later._edges):
             self._add_edge(edge, source, first=number == 0)
 
