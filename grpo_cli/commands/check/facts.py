@@ -125,8 +125,9 @@ def collect_facts(view: View) -> Facts:
 def _note_groups(view: View, facts: Facts) -> None:
     """Adds the labels of groups of one response, and the prompts of records of one response."""
     key, given = view.names.get("group_ids", ""), "advantages" in view.names
-    scores = [one for one in (view.advantages, view.summed) if one is not None]
-    raw = len(scores) > 1 and np.array_equal(*scores)
+    advantages, rewards, raw = view.advantages, view.summed, False
+    if advantages is not None and rewards is not None:
+        raw = np.array_equal(advantages, rewards)
     single = np.full(len(view.counts), bool(key))
     np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)
     for record in np.flatnonzero(single | (view.counts == 1)).tolist():
