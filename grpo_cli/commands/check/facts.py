@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.kinds import Kinds
-from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rules.formulas import (
     compare_formulas,
     compare_orders,
@@ -23,6 +23,7 @@ from grpo_cli.commands.check.rules.formulas import (
 )
 from grpo_cli.commands.check.rules.rewards import count_sizes
 from grpo_cli.commands.check.rules.values import Entropies, collect_entropies
+from grpo_cli.commands.check.tokens import Place
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _TEXT = (str, list, dict, np.ndarray)

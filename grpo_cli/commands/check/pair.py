@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.check.record_view import Place, Tokens, count_marked
+from grpo_cli.commands.check.tokens import Place, Tokens, count_marked
 
 SURE = -0.25
 """The sum of two log-probs from which on a token is sure: probabilities of about 0.88."""

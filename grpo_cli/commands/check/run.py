@@ -23,7 +23,7 @@ from grpo_cli.commands.check.notes import (
     not_checked,
 )
 from grpo_cli.commands.check.read_views import views
-from grpo_cli.commands.check.record_view import Place, Tokens, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
 from grpo_cli.commands.check.rules.formulas import (
     FORMULAS,
@@ -33,6 +33,7 @@ from grpo_cli.commands.check.rules.formulas import (
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import InputMemory, Located
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
+from grpo_cli.commands.check.tokens import Place, Tokens
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.errors import InputError

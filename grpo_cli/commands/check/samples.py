@@ -16,8 +16,8 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.pair import LEAST_TOKENS, Middle, Pair
-from grpo_cli.commands.check.record_view import TURN, Place, Tokens
 from grpo_cli.commands.check.rule import Finding, Rule, plain, rules_of
+from grpo_cli.commands.check.tokens import TURN, Place, Tokens
 from grpo_cli.objective.mismatch import Mismatch
 
 Key = tuple[int, int, int, int, int]

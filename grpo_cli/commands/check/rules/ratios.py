@@ -10,9 +10,10 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import MismatchFound
 from grpo_cli.commands.check.pair import LEAST_TOKENS, Pair
-from grpo_cli.commands.check.record_view import LOG_PROBS, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
+from grpo_cli.commands.check.tokens import LOG_PROBS
 from grpo_cli.objective.mismatch import PLACES, POSITION, STEP, TOKEN, k3
 
 _EXTREME = 20.0

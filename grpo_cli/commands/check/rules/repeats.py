@@ -13,7 +13,7 @@ import numpy as np
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.facts import COPY_CHANCE, STEPS, WHOLE, Facts, Keys
 from grpo_cli.commands.check.kinds import Kinds
-from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, Placed, rule
 from grpo_cli.commands.check.rules.formulas import (
     find_changed_formulas,
@@ -22,6 +22,7 @@ from grpo_cli.commands.check.rules.formulas import (
 )
 from grpo_cli.commands.check.rules.rewards import describe_uneven
 from grpo_cli.commands.check.rules.values import judge_entropies
+from grpo_cli.commands.check.tokens import Place
 
 _SECOND_CHANCE = math.log(1e-2)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grpo_cli.commands.check.first_record import PER_NAT
-from grpo_cli.commands.check.record_view import BY_TOKEN, Place, View, find_bad
+from grpo_cli.commands.check.record_view import BY_TOKEN, View, find_bad
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.tokens import Place
 from grpo_cli.commands.verify.compare import half_steps, precisions
 from grpo_cli.objective.arithmetic.exact_sums import ExactSums
 
