@@ -111,9 +111,9 @@ def collect_facts(view: View) -> Facts:
     if entropies is not None:
         facts.entropies[entropies.place.source] = entropies
     _note_groups(view, facts)
-    new, trainer = view.columns.get("log_probs_new"), view.trainer
-    if new is not None and trainer is not None:
-        _note_copies(view, facts, trainer)
+    new, chances = view.columns.get("log_probs_new"), view.chances
+    if new is not None and chances is not None:
+        _note_copies(view, facts, chances)
         if "log_probs_ref" in view.columns:
             _note_references(view, facts, new)
     alike = {record: one for record, one in count_sizes(view).items() if len(one) == 1}
@@ -153,22 +153,21 @@ def _step_of(value: Mapping[str, Any]) -> tuple[str, str]:
     return key, str(value.get(key, ""))
 
 
-_LEAST_COPIED = 8
+_LEAST_COPIED = 4
 _LEVELS = np.log([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
 """Log-probs of responses between which copies are counted together."""
 WHOLE = 1 << 40
 
 
-def _note_copies(view: View, facts: Facts, trainer: F64) -> None:
+def _note_copies(view: View, facts: Facts, chance: F64) -> None:
     """Adds digests of the log-probs of records and responses, and which repeat one of their group.
 
     Two samples are equal with probability e^L, L being the log-prob of the response. Of likely
-    ones, of 8 tokens or more, only how many there are, and how many chance gives.
+    ones, of 4 tokens or more, only how many there are, and how many chance gives.
     """
     rows, columns = view.responses, view.log_probs.values()
     digests = _fold([column.view(np.uint64) for column in columns], rows)
     with np.errstate(invalid="ignore"):
-        chance = rows.sum(trainer)
         several = (view.records.sum(chance) < COPY_CHANCE) & (view.counts > 1)
         unlikely = chance < COPY_CHANCE
     whole, each = _fold([digests], view.records).tolist(), digests.tolist()

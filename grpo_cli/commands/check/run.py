@@ -59,10 +59,6 @@ _SMALL, _MOST = 0.1, 0.5
 _HUNDRED = 100
 _OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
-_STANDS_FOR = {
-    "torn-group": ("singleton-group", ""),
-}
-"""What is found of the whole input → the code and kind that it replaces in single records."""
 
 
 class Check(Accumulator[Any]):
@@ -187,8 +183,8 @@ class Check(Accumulator[Any]):
         self._lower_single_base()
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
-        for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
-            self.findings.drop(*_STANDS_FOR[code])
+        if any(code == "torn-group" for code, _, _ in found):
+            self.findings.drop("singleton-group")
         if any(finding.kind in ("shuffled", "scattered") for _, finding, _ in found):
             for kind in _OF_SHUFFLED:
                 self.findings.drop("advantages", kind)

@@ -186,11 +186,17 @@ class Tokens:
         """The columns of log-probs that the records have."""
         return {name: self.columns[name] for name in LOG_PROBS if name in self.columns}
 
+    @property
+    def policies(self) -> list[F64]:
+        """[N] the new and the old log-probs, as far as the records have them."""
+        return [self.columns[name] for name in LOG_PROBS[:2] if name in self.columns]
+
     @cached_property
-    def trainer(self) -> F64 | None:
-        """[N] the trainer's log-probs; of old and new, which may be wrong, the greatest."""
-        columns = [self.columns[name] for name in LOG_PROBS[:2] if name in self.columns]
-        return np.maximum.reduce(columns) if columns else None
+    def chances(self) -> F64 | None:
+        """[R] the log-prob of each response under the policy that finds it likelier."""
+        with np.errstate(invalid="ignore"):
+            sums = [self.responses.sum(column) for column in self.policies]
+        return np.maximum.reduce(sums) if sums else None
 
     def whole_numbers(self, name: str) -> I64 | None:
         """[N] a column of whole numbers: ``TURN``, or versions of the weights (-1: unknown)."""

@@ -21,7 +21,7 @@ from grpo_cli.commands.check.rules.formulas import (
     find_shuffled_rewards,
 )
 from grpo_cli.commands.check.rules.rewards import describe_uneven
-from grpo_cli.commands.check.rules.values import judge_entropies
+from grpo_cli.commands.check.rules.values import find_wrong_entropies
 from grpo_cli.commands.check.tokens import Place
 
 _SECOND_CHANCE = math.log(1e-2)
@@ -35,11 +35,9 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
     1e-2 in a group that has one such response already. Copies to the last bit are found over all of
     the input.
     """
-    ids, trainer = view.counted_ids, view.trainer
-    if ids is None or trainer is None or not len(ids):
+    ids, chance = view.counted_ids, view.chances
+    if ids is None or chance is None or not len(ids):
         return
-    with np.errstate(invalid="ignore"):
-        chance = view.responses.sum(trainer)
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
     tokens = "token ids" if "token_ids" in view.names else "tokens"
@@ -170,7 +168,8 @@ class InputMemory:
         for finding, place in find_likely_copies(facts.kinds["copies"], facts.counts["copies"]):
             yield "duplicate", finding, place
         for entropies in facts.entropies.values():
-            yield from judge_entropies(entropies)
+            for finding in find_wrong_entropies(entropies):
+                yield "entropies", finding, entropies.place
         if len(sizes) > 1 and not uneven_found:
             counts = Counter({size: span.total for size, span in sizes.items()})
             rarest = min(counts, key=counts.__getitem__)

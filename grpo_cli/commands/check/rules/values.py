@@ -275,6 +275,8 @@ def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
     Their mean is not that of −log p, by 6 standard errors and a fifth, which is an info where top-p
     may have cut unlikely words off. Or −log p does not rise with them.
     """
+    if one["tokens"] < _LEAST_TOKENS or not one["H"]:
+        return
     factor, slope, tokens = one.factor, one.slope, int(one["tokens"])
     if max(factor, 1.0 / max(factor, 1e-9)) > _AWAY and one.units:
         base = one.units[0]
@@ -307,10 +309,3 @@ def _find_other_tokens(one: Entropies) -> Finding | None:
             words = {"which": which, "where": where, "name": one.name}
             return Finding(evidence | {"neighbour": neighbour}, kind="shifted", words=words)
     return Finding(evidence | {"correlation": one.correlation}, kind="unrelated")
-
-
-def judge_entropies(one: Entropies) -> Iterator[tuple[str, Finding, Place]]:
-    """What is wrong with the entropies of a file: one thing, if any."""
-    if one["tokens"] < _LEAST_TOKENS or not one["H"]:
-        return
-    yield from (("entropies", finding, one.place) for finding in find_wrong_entropies(one))
