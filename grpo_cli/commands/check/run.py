@@ -186,23 +186,19 @@ class Check(Accumulator[Any]):
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
         if any(finding.kind in ("shuffled", "scattered") for _, finding, _ in found):
-            for kind in _OF_SHUFFLED:
-                self.findings.drop("advantages", kind)
+            self.findings.drop("advantages", *_OF_SHUFFLED)
         others = max(counts["old-log-probs"], counts["log-base"])
         if others > counts["temperature"]:  # the wrong column, or a base that updates hide
             self.findings.drop("temperature")
-            self.findings.drop("temperature", "alone")
         if any(errors[cause, "error"] > _COMMON * self.sizes["records"] for cause in _CAUSES):
-            for code, kind in self.findings.count_by(0, 1):
-                if code in _EFFECTS:
-                    self.findings.drop(code, kind)
+            for code in _EFFECTS:
+                self.findings.drop(code)
         self._add_located(found, 0)
         if mismatch is not None and mismatch.named == TOKEN:
-            for kind in ("low", "high"):  # which one word makes
-                self.findings.drop("mean-weight", kind)
+            self.findings.drop("mean-weight")  # which one word makes
             ends = [row.evidence for row in self.findings.rows if row.code == "last-token"]
             if all(2 * one.get("responses", 0) < one.get("of", 0) for one in ends):
-                self.findings.drop("last-token")  # it ends the minority of the responses
+                self.findings.drop("last-token", "")  # it ends the minority of the responses
         if mismatch is not None and (grown or not mismatch.normal):
             uneven = [*self._find_uneven_mismatch(mismatch)]
             if any(
@@ -223,9 +219,7 @@ class Check(Accumulator[Any]):
         rows = [row for row in self.findings.rows if row.code == "log-base"]
         single = self.findings.count_by(0)["log-base"] == 1 and "records" not in rows[0].evidence
         if single and self.sizes["records"] >= _HUNDRED:
-            for code, kind in self.findings.count_by(0, 1):
-                if code == "log-base":
-                    self.findings.lower(code, kind)
+            self.findings.lower("log-base")
 
     def _drop_grown(self, mismatch: MismatchFound) -> bool:
         """Drops what a mismatch that grows from step to step leads to; returns whether it did.
@@ -246,12 +240,9 @@ class Check(Accumulator[Any]):
             code for (code, _, _), rows in self.findings.kept.items()
             if not all(follows(row) for _, row in rows)
         }  # fmt: skip
-        grown = [
-            (code, kind) for code, kind in self.findings.count_by(0, 1)
-            if code in _OF_GROWING and code not in kept
-        ]  # fmt: skip
-        for code, kind in grown:
-            self.findings.drop(code, kind)
+        grown = [one for one in self.findings.count_by(0) if one in _OF_GROWING and one not in kept]
+        for code in grown:
+            self.findings.drop(code)
         return bool(grown)
 
     def _find_uneven_mismatch(self, mismatch: MismatchFound) -> Iterator[Located]:
