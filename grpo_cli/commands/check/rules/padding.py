@@ -239,12 +239,20 @@ def special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
     return ends, pads
 
 
-def _only_pads(view: View, ends: frozenset[int]) -> frozenset[int]:
-    """Returns the ids, as in ``View.ids``, of tokens that end no text and are only padding."""
+_TEXTS = 3
+
+
+def _only_pads(view: View, ends: frozenset[int], often: I64) -> frozenset[int]:
+    """Returns the ids, as in ``View.ids``, of tokens that end no text and are only padding.
+
+    The texts of ids are looked up where some responses end in them more than once (``often``).
+    """
     if "token_ids" in view.names:
         settings, named = view.values[0], frozenset[int]()
         if _ids_of_setting(settings, "eos_token_id"):
             named = _ids_of_setting(settings, "pad_token_id")
+        for word in often[:_TEXTS].tolist() if "tokens" in view.names else ():
+            named |= {one for one, text in view.text_of(word).items() if text in _ONLY_PAD_WORDS}
         return named - ends
     return frozenset(view.words[word] for word in _ONLY_PAD_WORDS if word in view.words)
 
@@ -271,10 +279,10 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     if ids is None or not len(ids):
         return
     ends, pads = special_ids(view)
-    only = _only_pads(view, ends)
     rows = view.responses
     at = edges(rows, end=True)
     last, runs = ids[at], equal_runs(rows, ids, end=True)
+    only = _only_pads(view, ends, np.unique(last[runs > 1]))
     unknown = _count_unknown_padding(view, ids, last, runs)
     for word in np.unique(last[unknown > 0]).tolist():
         if runs[last == word].sum() < _AT_ENDS * np.count_nonzero(ids == word):

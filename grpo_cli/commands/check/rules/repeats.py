@@ -212,11 +212,11 @@ def find_likely_copies(levels: Kinds, expected: Counter[int]) -> Iterator[Placed
     """
     chances = {level: max(expected[level] / WHOLE, 1e-9) for level in levels.spans}
     odd = [level for level, by in chances.items() if levels.spans[level].total > _TIMES * by]
-    spans = [levels.spans[level] for level in odd if level]
+    spans = [levels.spans[level] for level in sorted(odd) if level]
     total, by = sum(levels.spans[one].total for one in odd), sum(chances[one] for one in odd)
     if not spans or total - by - total * math.log(total / by) > COPY_CHANCE:
         return
-    responses, first = sum(one.total for one in spans), min(spans, key=lambda one: one.first)
+    responses, first = sum(one.total for one in spans), spans[0]  # of the least likely
     left = levels.count - total
     words = {"rest": f"; {left:,} more are so likely that they may be chance" if left else ""}
     yield (
