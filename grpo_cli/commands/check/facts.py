@@ -156,7 +156,7 @@ def _step_of(value: Mapping[str, Any]) -> tuple[str, str]:
 _LEAST_COPIED = 4
 _LEVELS = np.log([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
 """Log-probs of responses between which copies are counted together."""
-WHOLE = 1 << 40
+WHOLE = 1 << 32
 
 
 def _note_copies(view: View, facts: Facts, chance: F64) -> None:
