@@ -50,7 +50,7 @@ class Segments:
     def _filled(self) -> NDArray[np.bool_] | None:
         return None if self.lengths.all() else self.lengths > 0
 
-    def sum(self, values: NDArray[Any], dtype: DTypeLike = None) -> NDArray[Any]:
+    def sum(self, values: NDArray[Any], dtype: DTypeLike | None = None) -> NDArray[Any]:
         """[S] the sum of each segment's elements, in their type or another; 0 for an empty one.
 
         A segment's sum depends on its own elements only, never on its place in the array,
