@@ -13,7 +13,7 @@ from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -50,17 +50,17 @@ class Segments:
     def _filled(self) -> NDArray[np.bool_] | None:
         return None if self.lengths.all() else self.lengths > 0
 
-    def sum(self, values: NDArray[Any]) -> NDArray[Any]:
-        """[S] the sum of each segment's elements; 0 for an empty one.
+    def sum(self, values: NDArray[Any], dtype: DTypeLike | None = None) -> NDArray[Any]:
+        """[S] the sum of each segment's elements, in their type or another; 0 for an empty one.
 
         A segment's sum depends on its own elements only, never on its place in the array,
         so a response gives the same bits whatever it is evaluated with.
         """
         if self._filled is None:
-            return np.add.reduceat(values, self.starts) if self.count else np.zeros(0)
-        sums = np.zeros(self.count, dtype=values.dtype)
+            return np.add.reduceat(values, self.starts, dtype=dtype) if self.count else np.zeros(0)
+        sums = np.zeros(self.count, dtype=dtype or values.dtype)
         if self.total:
-            sums[self._filled] = np.add.reduceat(values, self.starts[self._filled])
+            sums[self._filled] = np.add.reduceat(values, self.starts[self._filled], dtype=dtype)
         return sums
 
     def mean(self, values: F64) -> F64:

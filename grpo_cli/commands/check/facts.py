@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.kinds import Kinds
-from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rules.formulas import (
     compare_formulas,
     compare_orders,
@@ -23,6 +23,7 @@ from grpo_cli.commands.check.rules.formulas import (
 )
 from grpo_cli.commands.check.rules.rewards import count_sizes
 from grpo_cli.commands.check.rules.values import Entropies, collect_entropies
+from grpo_cli.commands.check.tokens import Place
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
 
 _TEXT = (str, list, dict, np.ndarray)
@@ -36,136 +37,114 @@ STEPS = 3
 learning rate of 0 (warm-up)."""
 
 
+class Keys(NamedTuple):
+    """The user's keys of a record's step and of what it is grouped by, and whether that is done."""
+
+    step: str
+    group: str
+    grouped: bool
+
+    def join(self, steps: Iterable[str]) -> str:
+        """Returns what ``--group-by`` takes, where the rows are of these steps."""
+        return f"{self.step},{self.group}" if len({*steps}) > 1 else self.group
+
+
 @dataclass
 class Facts:
-    """Sums over records, which merge in the order of the input.
+    """What is kept of records to compare them with others, in the order of the input.
 
     Attributes:
         kinds: by the formula of their advantages ("formulas"), their order ("orders"), whether
             their reference is the policy ("references"), whether they have rewards or advantages
-            ("rewards"), and the size of their groups where it is one ("sizes") kinds of groups or
-            records.
-        references: how many records have a reference that is the policy to the last bit ("equal",
-            "moved" where the old log-probs differ from both) or not ("differing"); and how many
-            have old log-probs of the trainer, not of the engine that sampled ("trained").
+            ("rewards"), the size of their groups where it is one ("sizes"), and the level of the
+            probability of responses that repeat one of their group ("copies") kinds of groups,
+            records or responses.
+        counts: how many records have a reference that is the policy to the last bit ("equal",
+            "moved" where the old log-probs differ from both) or not ("differing"), and how many
+            have old log-probs of the trainer, not of the engine that sampled ("trained"), all in
+            "references"; how many responses have which advantage, as given and by formulas of the
+            rewards ("advantages"); by level how many repeat one of their group by chance, times
+            ``WHOLE`` ("copies").
         referred: the first record of those that have a reference.
         steps: the steps of these records, three at most.
         entropies: by file those of its tokens, against their log-probs.
-        advantages: how many responses have which, as given and by formulas of the rewards.
+        digests: of records their place, the number of responses, a digest of all log-probs, and
+            the index and digest of responses; of those that are repeated by chance less than once
+            in a million.
+        labels: (step, label) of groups of one response.
+        prompts: (step, digest of the prompt) of records of one response.
     """
 
     kinds: defaultdict[str, Kinds] = field(default_factory=lambda: defaultdict(Kinds))
-    references: Counter[str] = field(default_factory=Counter)
+    counts: defaultdict[str, Counter[Any]] = field(default_factory=lambda: defaultdict(Counter))
     referred: Place | None = None
     steps: tuple[str, ...] = ()
     entropies: dict[str, Entropies] = field(default_factory=dict)
-    advantages: Counter[tuple[int, int]] = field(default_factory=Counter)
+    digests: list[tuple[Place, int, int | None, list[tuple[int, int]]]] = field(
+        default_factory=list
+    )
+    labels: list[tuple[tuple[str, Any], Place, Keys]] = field(default_factory=list)
+    prompts: list[tuple[tuple[str, bytes], Place, Keys]] = field(default_factory=list)
 
     def merge(self, later: Facts) -> None:
-        """Adds records that follow."""
+        """Adds records that follow, except what is compared one by one."""
         for name, kinds in later.kinds.items():
             self.kinds[name].merge(kinds)
+        for name, counts in later.counts.items():
+            self.counts[name].update(counts)
         for source, entropies in later.entropies.items():
             if source in self.entropies:
                 self.entropies[source].merge(entropies)
             else:
                 self.entropies[source] = entropies
-        self.references += later.references
         self.referred = self.referred or later.referred
         self.steps = tuple(dict.fromkeys(self.steps + later.steps))[:STEPS]
-        self.advantages.update(later.advantages)
 
 
-@dataclass
-class Marks:
-    """What is compared with other records, of the records of one view.
-
-    Attributes:
-        places, counts: [M] where they are in the input, and how many responses they have.
-        given, raw: whether advantages are given, and whether they are the rewards.
-        label_key, step_key, prompt_key: the user's keys; "" where records have none.
-        digests: (record, None or response, digest of all log-probs) of records of several
-            responses, then of responses, that are repeated by chance less than once in a million.
-        labels: (record, (step, label)) of groups of one response.
-        prompts: (record, (step, digest of the prompt)) of records of one response.
-        facts: all else.
-    """
-
-    places: list[Place]
-    counts: list[int]
-    given: bool
-    label_key: str
-    raw: bool = False
-    step_key: str = ""
-    prompt_key: str = ""
-    digests: list[tuple[int, int | None, int]] = field(default_factory=list)
-    labels: list[tuple[int, tuple[str, Any]]] = field(default_factory=list)
-    prompts: list[tuple[int, tuple[str, bytes]]] = field(default_factory=list)
-    facts: Facts = field(default_factory=Facts)
-
-
-def collect_marks(view: View) -> Marks:
+def collect_facts(view: View) -> Facts:
     """Collects what is kept of a view."""
-    key, place = view.names.get("group_ids", ""), view.places.__getitem__
-    marks = Marks(list(view.places), view.counts.tolist(), "advantages" in view.names, key)
-    facts, entropies = marks.facts, collect_entropies(view)
+    facts, entropies, place = Facts(), collect_entropies(view), view.places.__getitem__
     facts.kinds["formulas"], facts.kinds["orders"] = compare_formulas(view), compare_orders(view)
     has = any(one in view.packed.columns or view.has_field(one) for one in SCORES)
     facts.kinds["rewards"] = Kinds.of(np.full(len(view.counts), has), place)
-    facts.advantages = count_advantages(view)
+    facts.counts["advantages"] = count_advantages(view)
     if entropies is not None:
         facts.entropies[entropies.place.source] = entropies
-    if view.advantages is not None and view.summed is not None:
-        marks.raw = np.array_equal(view.advantages, view.summed)
-    _note_prompts(view, marks)
-    new = view.columns.get("log_probs_new")
-    if new is not None:
-        # Two samples are equal with probability e^L, L being the log-prob of the response.
-        digests = np.zeros(view.responses.count, dtype=np.uint64)
-        columns = [column.view(np.uint64) for column in view.log_probs.values()]
-        for number, bits in enumerate(_fold(columns, view.responses)):
-            digests = digests * np.uint64(_HASH_FACTORS[0]) + bits + np.uint64(number)
-        with np.errstate(invalid="ignore"):
-            sums = view.responses.sum(new)
-            rows = np.flatnonzero(sums < COPY_CHANCE)
-            several = np.flatnonzero((view.records.sum(sums) < COPY_CHANCE) & (view.counts > 1))
-        whole = next(_fold([digests], view.records))[several]
-        marks.digests = [
-            (at, None, one) for at, one in zip(several.tolist(), whole.tolist(), strict=True)
-        ]
-        records = view.records.index[rows]
-        parts = records, rows - view.records.starts[records], digests[rows]
-        marks.digests += zip(*(part.tolist() for part in parts), strict=True)
-    if "log_probs_ref" in view.columns and new is not None:
-        facts.references, facts.steps, equal = _compare_references(view, new)
-        facts.kinds["references"] = Kinds.of(equal, place)
-        facts.referred = view.places[0] if facts.references else None
+    _note_groups(view, facts)
+    new, chances = view.columns.get("log_probs_new"), view.chances
+    if new is not None and chances is not None:
+        _note_copies(view, facts, chances)
+        if "log_probs_ref" in view.columns:
+            _note_references(view, facts, new)
     alike = {record: one for record, one in count_sizes(view).items() if len(one) == 1}
     owners = [record for record, one in alike.items() for _ in range(one.total())]
     sizes = np.array([size for one in alike.values() for size in one.elements()], np.int64)
     facts.kinds["sizes"] = Kinds.of(sizes, lambda at: view.places[owners[at]])
-    if key:
-        single = np.ones(len(view.counts), dtype=np.bool_)
-        np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)
-        for record in np.flatnonzero(single).tolist():
-            value = view.values[record]
+    return facts
+
+
+def _note_groups(view: View, facts: Facts) -> None:
+    """Adds the labels of groups of one response, and the prompts of records of one response."""
+    key, given = view.names.get("group_ids", ""), "advantages" in view.names
+    advantages, rewards, raw = view.advantages, view.summed, False
+    if advantages is not None and rewards is not None:
+        raw = np.array_equal(advantages, rewards)
+    single = np.full(len(view.counts), bool(key))
+    np.logical_and.at(single, view.records.index[view.first_members], view.sizes == 1)
+    for record in np.flatnonzero(single | (view.counts == 1)).tolist():
+        value, place = view.values[record], view.places[record]
+        step_key, step = _step_of(value)
+        if single[record]:
             labels = value[key] if isinstance(value[key], list) else [value[key]]
-            marks.step_key, step = _step_of(value)
-            marks.labels += [(record, (step, label)) for label in dict.fromkeys(labels)]
-    return marks
-
-
-def _note_prompts(view: View, marks: Marks) -> None:
-    """Adds the prompts of records of one response, in each step."""
-    for record in np.flatnonzero(view.counts == 1).tolist():
-        value = view.values[record]
-        texts = (key for key in (*PROMPTS, *PROMPT_IDS) if isinstance(value.get(key), _TEXT))
-        if key := next(texts, ""):
-            marks.prompt_key = marks.prompt_key or key
-            marks.step_key, step = _step_of(value)
-            text = orjson.dumps(value[key], option=orjson.OPT_SERIALIZE_NUMPY, default=str)
+            keys = Keys(step_key, key, given)
+            facts.labels += [((step, label), place, keys) for label in dict.fromkeys(labels)]
+        texts = (one for one in (*PROMPTS, *PROMPT_IDS) if isinstance(value.get(one), _TEXT))
+        prompt = next(texts, "") if view.counts[record] == 1 else ""
+        if prompt:
+            text = orjson.dumps(value[prompt], option=orjson.OPT_SERIALIZE_NUMPY, default=str)
             digest = hashlib.blake2b(text, digest_size=8).digest()
-            marks.prompts.append((record, (step, digest)))
+            keys = Keys(step_key, prompt, given and not raw)
+            facts.prompts.append(((step, digest), place, keys))
 
 
 def _step_of(value: Mapping[str, Any]) -> tuple[str, str]:
@@ -174,36 +153,71 @@ def _step_of(value: Mapping[str, Any]) -> tuple[str, str]:
     return key, str(value.get(key, ""))
 
 
-def _compare_references(
-    view: View, new: F64
-) -> tuple[Counter[str], tuple[str, ...], NDArray[np.bool_]]:
-    old = view.columns.get("log_probs_old", new)
+_LEAST_COPIED = 4
+_LEVELS = np.log([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+"""Log-probs of responses between which copies are counted together."""
+WHOLE = 1 << 32
+
+
+def _note_copies(view: View, facts: Facts, chance: F64) -> None:
+    """Adds digests of the log-probs of records and responses, and which repeat one of their group.
+
+    Two samples are equal with probability e^L, L being the log-prob of the response. Of likely
+    ones, of 4 tokens or more, only how many there are, and how many chance gives.
+    """
+    rows, columns = view.responses, view.log_probs.values()
+    digests = _fold([column.view(np.uint64) for column in columns], rows)
+    with np.errstate(invalid="ignore"):
+        several = (view.records.sum(chance) < COPY_CHANCE) & (view.counts > 1)
+        unlikely = chance < COPY_CHANCE
+    whole, each = _fold([digests], view.records).tolist(), digests.tolist()
+    for record in np.flatnonzero(several | (view.count_rows(unlikely) > 0)).tolist():
+        mine = view.rows_of(record)
+        found = [(at, each[mine.start + at]) for at in np.flatnonzero(unlikely[mine]).tolist()]
+        own = whole[record] if several[record] else None
+        facts.digests.append((view.places[record], mine.stop - mine.start, own, found))
+    long = np.flatnonzero((view.lengths >= _LEAST_COPIED) & np.isfinite(chance))
+    groups, level = view.groups[long], np.digitize(chance[long], _LEVELS)
+    order = np.lexsort((digests[long], groups))
+    equal = (np.diff(digests[long[order]]) == 0) & (np.diff(groups[order]) == 0)
+    copies, records = np.sort(order[1:][equal]), view.records.index[long]
+    facts.kinds["copies"] = Kinds.of(level[copies], lambda at: view.places[records[copies[at]]])
+    by_chance = np.exp(np.minimum(chance[long], 0.0)) * (view.sizes[groups] - 1) / 2.0
+    sums = np.bincount(level, np.rint(by_chance * WHOLE), len(_LEVELS) + 1)
+    facts.counts["copies"].update(dict(enumerate(map(int, sums.tolist()))))
+
+
+def _note_references(view: View, facts: Facts, new: F64) -> None:
+    """Adds which references are the policy to the last bit."""
+    old, reference = view.columns.get("log_probs_old", new), view.columns["log_probs_ref"]
 
     def differ(first: F64, second: F64) -> NDArray[np.bool_]:
         return view.count(first != second) > 0
 
-    reference = view.columns["log_probs_ref"]
     differs, moved = differ(reference, new), differ(old, new)
     trained = ~moved | differ(view.columns.get("log_probs_rollout", old), old)
     kinds = {"equal": ~differs, "differing": differs, "moved": ~differs & moved, "trained": trained}
+    for kind, found in kinds.items():
+        facts.counts["references"][kind] += int((found & (view.tokens > 0)).sum())
     steps = (_step_of(value)[1] for value in view.values)
-    return (
-        Counter({kind: int((found & (view.tokens > 0)).sum()) for kind, found in kinds.items()}),
-        tuple(dict.fromkeys(steps))[:STEPS],
-        ~(differs & differ(reference, old)),
-    )
+    facts.steps = tuple(dict.fromkeys(steps))[:STEPS]
+    kept = ~(differs & differ(reference, old))
+    facts.kinds["references"] = Kinds.of(kept, view.places.__getitem__)
+    facts.referred = view.places[0] if any(facts.counts["references"].values()) else None
 
 
-def _fold(columns: list[NDArray[np.uint64]], parts: Segments) -> Iterator[NDArray[np.uint64]]:
-    """Yields [S] a hash of the elements of each segment, in their order, for each column.
+def _fold(columns: Sequence[NDArray[np.uint64]], parts: Segments) -> NDArray[np.uint64]:
+    """Returns [S] a hash of the columns of each segment, in the order of its elements.
 
-    The bits of each, with its place added, are multiplied by odd numbers and folded as in
+    The bits of each element, with its place added, are multiplied by odd numbers and folded as in
     splitmix64. The sums over two different segments, modulo 2⁶⁴, are equal once in 10¹⁹.
     """
-    at = (parts.positions.astype(np.uint64) + np.uint64(1)) * np.uint64(_HASH_FACTORS[0])
+    bits = (parts.positions + 1).view(np.uint64)
     for column in columns:
-        bits = column + at
-        for shift, factor in zip((30, 27), _HASH_FACTORS[1:], strict=True):
-            bits ^= bits >> np.uint64(shift)
-            bits *= np.uint64(factor)
-        yield parts.sum(bits ^ (bits >> np.uint64(31)))
+        bits *= np.uint64(_HASH_FACTORS[0])
+        bits ^= bits >> np.uint64(31)
+        bits += column
+    for shift, factor in zip((30, 27), _HASH_FACTORS[1:], strict=True):
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    return parts.sum(bits ^ (bits >> np.uint64(31)))

@@ -34,8 +34,8 @@ def first_error(chunk: Chunk) -> Iterator[str]:
     if tokens < _LEAST or not any(starmap(_suspicious, combinations(columns.values(), 2))):
         return
     from grpo_cli.commands.check.pair import Pair  # not loaded for sane records
-    from grpo_cli.commands.check.record_view import Tokens
     from grpo_cli.commands.check.samples import find_in_pairs
+    from grpo_cli.commands.check.tokens import Tokens
 
     rows = Segments(widths)
     record = Tokens(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.commands.check.record_view import Place
+from grpo_cli.commands.check.tokens import Place
 
 _MOST = 0.9
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import MismatchFound, NotChecked
 from grpo_cli.commands.check.record_view import View, name_token
 from grpo_cli.commands.check.rule import Topic, table, topics
@@ -146,29 +148,38 @@ _DIFFERS, _LARGEST, _UNIT = 0.05, 1e3, 2.0**20
 _LEAST_TOKENS, _LEAST_EXPLAINED = 8, 0.5
 _VOCABULARY = 1 << 18
 """Ids below this are counted in a table, which is five times as fast as sorting them."""
-
-Word = int | str
-"""The id of a token, or its text where the records have no ids."""
+_MOST_WORDS = 1 << 20
 
 
-class WordSums(NamedTuple):
+class WordSums:
     """What differs by over 0.05 nats between trainer and engine, by id or text of the token.
 
     Attributes:
-        counts: how many tokens.
-        kl: Σ k3, in whole units that any order adds up to the same.
-        texts: of the ids that have most of it in some records.
+        texts: of ids that have most of it in some records; of all numbers that stand for texts.
     """
 
-    counts: Counter[Word]
-    kl: Counter[Word]
-    texts: dict[Word, str]
+    def __init__(self) -> None:
+        # [words] numbers, how many tokens, and Σ k3 in whole units, which add up in any order
+        self._parts: list[tuple[I64, I64, I64]] = []
+        self.texts: dict[int, str] = {}
 
     def merge(self, later: WordSums) -> None:
         """Adds other tokens."""
-        self.counts.update(later.counts)
-        self.kl.update(later.kl)
+        self._parts += later._parts
         self.texts.update(later.texts | self.texts)
+        if sum(len(words) for words, _, _ in self._parts) > _MOST_WORDS:
+            self._parts = [self.sums()]
+
+    def sums(self) -> tuple[I64, I64, I64]:
+        """Returns [words] numbers of tokens, how many differ, and Σ k3 in units of 2⁻²⁰."""
+        if not self._parts:
+            return (np.zeros(0, dtype=np.int64),) * 3
+        words, counts, kl = map(np.concatenate, zip(*self._parts, strict=True))
+        words, at = np.unique(words, return_inverse=True)
+        sums = np.zeros((2, len(words)), dtype=np.int64)
+        for mine, given in zip(sums, (counts, kl), strict=True):
+            np.add.at(mine, at, given)
+        return words, *sums
 
     def add(self, view: View, compared: NDArray[np.bool_]) -> None:
         """Adds the tokens of a view; ``compared``: [M] the records to take."""
@@ -177,37 +188,49 @@ class WordSums(NamedTuple):
         if trainer is None or engine is None:
             return
         d = trainer - engine
-        far = np.flatnonzero(np.repeat(compared, view.tokens) & (np.abs(d) > _DIFFERS))
-        ids = view.counted_ids if len(far) else None
+        far = np.abs(d) > _DIFFERS
+        if not compared.all():
+            far &= np.repeat(compared, view.tokens)
+        ids = view.counted_ids if far.any() else None
         if ids is None:
             return
         at, numbers = ids[far], np.arange(_VOCABULARY)
         if at.min() < 0 or at.max() >= _VOCABULARY:
             numbers, at = np.unique(at, return_inverse=True)
         counts = np.bincount(at)
-        kl = np.bincount(at, np.rint(np.minimum(k3(d[far]), _LARGEST) * _UNIT)).astype(np.int64)
+        kl = np.bincount(at, np.rint(np.minimum(k3(d[far]), _LARGEST) * _UNIT))
         seen = np.flatnonzero(counts)
-        words = numbers[seen].tolist()
+        words, counts, kl = numbers[seen], counts[seen], kl[seen].astype(np.int64)
         if "token_ids" not in view.names:
             texts = [*view.words]
-            words = [texts[number] for number in words]
-        elif 2 * kl.max() > kl.sum() and (most := int(numbers[kl.argmax()])) not in self.texts:
+            named = {_number(texts[word]): texts[word] for word in words.tolist()}
+            words = np.array([*named], dtype=np.int64)
+            self.texts.update(named)
+        elif 2 * kl.max() > kl.sum() and (most := int(words[kl.argmax()])) not in self.texts:
             self.texts.update(view.text_of(most))
-        for mine, sums in ((self.counts, counts), (self.kl, kl)):
-            mine.update(dict(zip(words, sums[seen].tolist(), strict=True)))
+        self._parts.append((words, counts, kl))
+
+
+def _number(text: str) -> int:
+    """Returns a negative number that no other text has, as no id has either."""
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return -1 - (int.from_bytes(digest, "big") >> 1)
 
 
 def _word_cause(found: Attribution, sums: WordSums) -> Cause | None:
     """Returns what the word with most of the KL explains; None if that is less than half."""
-    total = max(sums.kl.values(), default=0)
-    word = max((word for word, one in sums.kl.items() if one == total), key=str, default=0)
-    count, whole = sums.counts[word], found.kl * found.tokens
-    own, others = total / _UNIT, found.tokens - count
+    words, counts, kl = sums.sums()
+    if not len(words):
+        return None
+    at = int(kl.argmax())
+    word, count = int(words[at]), int(counts[at])
+    own, whole, others = int(kl[at]) / _UNIT, found.kl * found.tokens, found.tokens - count
     if count < _LEAST_TOKENS or not others:
         return None
     rest = max(whole - own, 0.0)
     explains = 1.0 - rest / others / found.kl
-    text, number = (word, None) if isinstance(word, str) else (sums.texts.get(word), word)
+    text = sums.texts.get(word)
+    number = None if text is not None and word < 0 else word
     kinds = (
         Kind(name_token(number, text), count, own / count, own / whole),
         Kind("other tokens", others, rest / others, rest / whole),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
-from grpo_cli.commands.check.record_view import Place, Tokens, count_marked
+from grpo_cli.commands.check.tokens import Place, Tokens, count_marked
 
 SURE = -0.25
 """The sum of two log-probs from which on a token is sure: probabilities of about 0.88."""
@@ -275,17 +275,11 @@ class Pair:
     @cached_property
     def weight(self) -> F64:
         """[N] exp(log ratio), e^50 at most."""
-        return np.exp(np.clip(self.log_ratio, -_OVERFLOW, _OVERFLOW))
-
-    @cached_property
-    def freedom(self) -> F64:
-        """[N] 1 − p, p being the greater probability: how far a log-prob could move."""
-        found: F64 = -np.expm1(np.minimum(np.maximum(self.first, self.second), 0.0))
-        return found
+        return np.exp(np.minimum(self.log_ratio, _OVERFLOW))
 
     def means(self, values: F64, among: NDArray[Any] | None = None) -> tuple[F64, F64]:
         """Returns [S] number and mean of all values, or of those among."""
-        part = values if among is None else np.where(among, values, 0.0)
+        part = values if among is None else values * among
         each = self.samples.lengths if among is None else self.count(among)
         number = each.astype(np.float64)
         return number, self.samples.sum(part) / np.maximum(number, 1.0)
@@ -294,17 +288,17 @@ class Pair:
         """Returns [S] number, mean and standard deviation of all values, or of those among."""
         number, mean = self.means(values, among)
         away = values - self.samples.spread(mean)
-        part = away if among is None else np.where(among, away, 0.0)
+        part = away if among is None else away * among
         return number, mean, np.sqrt(self.samples.sum(part * part) / np.maximum(number, 1.0))
 
     @cached_property
     def slopes(self) -> F64:
         """The slopes of the difference of the log-odds on their mean, of samples that show it."""
-        clear = are_clear(self.first, self.second)
+        clear = self._clear
         x, y = np.zeros((2, len(clear)))
         x[clear], y[clear] = _log_odds(self.first[clear], self.second[clear])
-        n, mean, _ = self.moments(x, clear)
-        x = np.where(clear, x - self.samples.spread(mean), 0.0)
+        n, mean = self.means(x, clear)
+        x = (x - self.samples.spread(mean)) * clear
         power = self.samples.sum(x * x)
         kept = (n >= LEAST_TOKENS) & (power > 0.0)
         found: F64 = self.samples.sum(x * y)[kept] / power[kept]
@@ -317,10 +311,17 @@ class Pair:
         d is the log ratio, m the sum of both log-probs: where one column has a temperature, d/m
         has one slope in all samples.
         """
-        clear, middle = are_clear(self.first, self.second), self.first + self.second
-        n, centre, spread = self.moments(middle, clear)
-        part = np.where(clear, (middle - self.samples.spread(centre)) * self.log_ratio, 0.0)
-        return n, self.samples.sum(part), n * spread * spread
+        n, centre = self.means(self._middle, self._clear)
+        away = (self._middle - self.samples.spread(centre)) * self._clear
+        return n, self.samples.sum(away * self.log_ratio), self.samples.sum(away * away)
+
+    @cached_property
+    def _clear(self) -> NDArray[np.bool_]:
+        return are_clear(self.first, self.second)
+
+    @cached_property
+    def _middle(self) -> F64:
+        return self.first + self.second
 
     @cached_property
     def scales(self) -> dict[int, Scale]:
@@ -328,16 +329,14 @@ class Pair:
 
         Of all tokens, or of sure ones. By chance it is measured once in 100,000 samples.
         """
-        clear, middle = are_clear(self.first, self.second), self.first + self.second
-        found = np.zeros(self.samples.count, dtype=np.bool_)
-        sides = self.log_ratio > 0.0, self.log_ratio < 0.0
-        for among in (clear, clear & (middle > SURE)):
-            ups, downs = (self.count(among & side) for side in sides)
-            away = np.abs(ups - downs) / np.sqrt(np.maximum(ups + downs, 1))
-            found |= (ups + downs >= LEAST_TOKENS) & (away > _COIN_SIGMAS)
+        found, above = np.zeros(self.samples.count, dtype=np.bool_), self.log_ratio > 0.0
+        for among in (self._clear, self._clear & (self._middle > SURE)):
+            every, ups = self.count(among), self.count(among & above)
+            away = np.abs(2 * ups - every) / np.sqrt(np.maximum(every, 1))
+            found |= (every >= LEAST_TOKENS) & (away > _COIN_SIGMAS)
         if not found.all():
             n, together, power = self.leaning
-            _, _, change = self.moments(self.log_ratio, clear)
+            _, _, change = self.moments(self.log_ratio, self._clear)
             found |= (n >= LEAST_TOKENS) & (
                 np.abs(together) > _COIN_SIGMAS * np.sqrt(power) * change
             )

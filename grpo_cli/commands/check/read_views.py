@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.commands.check.record_view import Place, View, find_bad
+from grpo_cli.commands.check.record_view import View, find_bad
+from grpo_cli.commands.check.tokens import Place
 from grpo_cli.engine.chunk import located
 from grpo_cli.engine.packing import packed_runs
 from grpo_cli.errors import InputError

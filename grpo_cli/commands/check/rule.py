@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from grpo_cli.commands.check.record_view import Place
+from grpo_cli.commands.check.tokens import Place
 
 Severity = Literal["error", "warning", "info"]
 Scope = Literal["record", "pair", "input"]

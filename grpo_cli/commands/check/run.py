@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound
-from grpo_cli.commands.check.facts import Marks, collect_marks
+from grpo_cli.commands.check.facts import Facts, collect_facts
 from grpo_cli.commands.check.notes import (
     SkippedRules,
     WordSums,
@@ -23,7 +23,7 @@ from grpo_cli.commands.check.notes import (
     not_checked,
 )
 from grpo_cli.commands.check.read_views import views
-from grpo_cli.commands.check.record_view import Place, Tokens, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
 from grpo_cli.commands.check.rules.formulas import (
     FORMULAS,
@@ -33,6 +33,7 @@ from grpo_cli.commands.check.rules.formulas import (
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import InputMemory, Located
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
+from grpo_cli.commands.check.tokens import Place, Tokens
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import Accumulator, fold_pieces
 from grpo_cli.errors import InputError
@@ -58,10 +59,6 @@ _SMALL, _MOST = 0.1, 0.5
 _HUNDRED = 100
 _OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
-_STANDS_FOR = {
-    "torn-group": ("singleton-group", ""),
-}
-"""What is found of the whole input → the code and kind that it replaces in single records."""
 
 
 class Check(Accumulator[Any]):
@@ -83,14 +80,14 @@ class Check(Accumulator[Any]):
     def __init__(self, limit: int = 3) -> None:
         self.findings = Findings(limit)
         self.mismatch = Mismatch()
-        self.words = WordSums(Counter(), Counter(), {})
+        self.words = WordSums()
         self.sizes: Counter[str] = Counter()
         self.lengths = np.zeros(1, dtype=np.int64)
         self.skipped_rules: Counter[SkippedRules] = Counter()
         self.formulas: Counter[str] = Counter()
         # of a piece: what comparing its records with others needs; the small records at its
         # beginning and end, whose samples may continue elsewhere; the file of its first record
-        self._marks: list[Marks] = []
+        self._facts: list[Facts] = []
         self._edges: Sequence[Tokens] = ()
         self._first = ""
         self._compared: dict[int, Place] = {}  # step → its first record, in the input's order
@@ -99,6 +96,7 @@ class Check(Accumulator[Any]):
         self._edge: tuple[int, Tokens] | None = None
         self._source = 0
         self._last = ""
+        self._judged: MismatchFound | None = None
 
     def read(self, decoded: Iterable[DecodedChunk]) -> Iterator[InputError]:
         """Checks records in order, and yields the errors of those that cannot be read."""
@@ -118,7 +116,7 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.formulas += count_formulas(view)
         self.sizes["tilted"] += count_tilted(view)
-        self._marks.append(collect_marks(view))
+        self._facts.append(collect_facts(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
@@ -151,8 +149,8 @@ class Check(Accumulator[Any]):
         self.findings.merge(later.findings, source)
         self.mismatch.merge(later.mismatch)
         self.words.merge(later.words)
-        for marks in later._marks:
-            self._add_located(self._memory.add(marks), source)
+        for facts in later._facts:
+            self._add_located(self._memory.add(facts), source)
         for number, edge in enumerate(later._edges):
             self._add_edge(edge, source, first=number == 0)
 
@@ -177,7 +175,7 @@ class Check(Accumulator[Any]):
             source, view = self._edge
             compare_samples(view, self.findings, self.mismatch, source)
         self.findings.settle()
-        mismatch = judge(self.mismatch.result(), self.words)
+        mismatch = self._judged = judge(self.mismatch.result(), self.words)
         grown = mismatch is not None and self._drop_grown(mismatch)
         for code, kind, share in _BY_UPDATES:
             if self.findings.count_by(0, 1)[code, kind] <= share * self.sizes["records"]:
@@ -185,26 +183,22 @@ class Check(Accumulator[Any]):
         self._lower_single_base()
         counts, errors = self.findings.count_by(0), self.findings.count_by(0, 2)
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
-        for code in {code for code, _, _ in found} & _STANDS_FOR.keys():
-            self.findings.drop(*_STANDS_FOR[code])
+        if any(code == "torn-group" for code, _, _ in found):
+            self.findings.drop("singleton-group")
         if any(finding.kind in ("shuffled", "scattered") for _, finding, _ in found):
-            for kind in _OF_SHUFFLED:
-                self.findings.drop("advantages", kind)
+            self.findings.drop("advantages", *_OF_SHUFFLED)
         others = max(counts["old-log-probs"], counts["log-base"])
         if others > counts["temperature"]:  # the wrong column, or a base that updates hide
             self.findings.drop("temperature")
-            self.findings.drop("temperature", "alone")
         if any(errors[cause, "error"] > _COMMON * self.sizes["records"] for cause in _CAUSES):
-            for code, kind in self.findings.count_by(0, 1):
-                if code in _EFFECTS:
-                    self.findings.drop(code, kind)
+            for code in _EFFECTS:
+                self.findings.drop(code)
         self._add_located(found, 0)
         if mismatch is not None and mismatch.named == TOKEN:
-            for kind in ("low", "high"):  # which one word makes
-                self.findings.drop("mean-weight", kind)
+            self.findings.drop("mean-weight")  # which one word makes
             ends = [row.evidence for row in self.findings.rows if row.code == "last-token"]
             if all(2 * one.get("responses", 0) < one.get("of", 0) for one in ends):
-                self.findings.drop("last-token")  # it ends the minority of the responses
+                self.findings.drop("last-token", "")  # it ends the minority of the responses
         if mismatch is not None and (grown or not mismatch.normal):
             uneven = [*self._find_uneven_mismatch(mismatch)]
             if any(
@@ -225,9 +219,7 @@ class Check(Accumulator[Any]):
         rows = [row for row in self.findings.rows if row.code == "log-base"]
         single = self.findings.count_by(0)["log-base"] == 1 and "records" not in rows[0].evidence
         if single and self.sizes["records"] >= _HUNDRED:
-            for code, kind in self.findings.count_by(0, 1):
-                if code == "log-base":
-                    self.findings.lower(code, kind)
+            self.findings.lower("log-base")
 
     def _drop_grown(self, mismatch: MismatchFound) -> bool:
         """Drops what a mismatch that grows from step to step leads to; returns whether it did.
@@ -248,12 +240,9 @@ class Check(Accumulator[Any]):
             code for (code, _, _), rows in self.findings.kept.items()
             if not all(follows(row) for _, row in rows)
         }  # fmt: skip
-        grown = [
-            (code, kind) for code, kind in self.findings.count_by(0, 1)
-            if code in _OF_GROWING and code not in kept
-        ]  # fmt: skip
-        for code, kind in grown:
-            self.findings.drop(code, kind)
+        grown = [one for one in self.findings.count_by(0) if one in _OF_GROWING and one not in kept]
+        for code in grown:
+            self.findings.drop(code)
         return bool(grown)
 
     def _find_uneven_mismatch(self, mismatch: MismatchFound) -> Iterator[Located]:
@@ -292,7 +281,7 @@ class Check(Accumulator[Any]):
             tokens=sizes["tokens"],
             not_checked=not_checked(self.skipped_rules + short),
             not_compared=sizes["not_compared"],
-            mismatch=judge(self.mismatch.result(), self.words),
+            mismatch=self._judged,
             advantages={one: self.formulas[one] for one in FORMULAS if self.formulas[one]},
         )
 

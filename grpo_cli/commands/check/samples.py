@@ -16,8 +16,8 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.check import answer
 from grpo_cli.commands.check.pair import LEAST_TOKENS, Middle, Pair
-from grpo_cli.commands.check.record_view import TURN, Place, Tokens
 from grpo_cli.commands.check.rule import Finding, Rule, plain, rules_of
+from grpo_cli.commands.check.tokens import TURN, Place, Tokens
 from grpo_cli.objective.mismatch import Mismatch
 
 Key = tuple[int, int, int, int, int]
@@ -118,20 +118,23 @@ class Findings:
         if self.limit:
             del kept[self.limit :]
 
-    def drop(self, code: str, kind: str = "") -> None:
-        """Removes the findings of a code's kind."""
-        for key in [key for key in self.counts if key[:2] == (code, kind)]:
+    def drop(self, code: str, *kinds: str) -> None:
+        """Removes the findings of a code, or those of some of its kinds."""
+        for key in self._keys(code, kinds):
             del self.counts[key]
             self.kept.pop(key, None)
 
-    def lower(self, code: str, kind: str) -> None:
-        """Makes infos of the findings of a code's kind."""
-        for key in [key for key in self.counts if key[:2] == (code, kind)]:
-            info = (code, kind, "info")
+    def lower(self, code: str, *kinds: str) -> None:
+        """Makes infos of the findings of a code, or of those of some of its kinds."""
+        for key in self._keys(code, kinds):
+            info = (code, key[1], "info")
             self.counts[info] += self.counts.pop(key)
             self.kept[info] = [
                 (at, replace(row, severity="info")) for at, row in self.kept.pop(key, [])
             ]
+
+    def _keys(self, code: str, kinds: tuple[str, ...]) -> list[tuple[str, str, str]]:
+        return [key for key in self.counts if key[0] == code and (not kinds or key[1] in kinds)]
 
     @property
     def rows(self) -> tuple[answer.Finding, ...]:

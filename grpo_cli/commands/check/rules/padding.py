@@ -22,11 +22,19 @@ def edges(responses: Segments, *, end: bool) -> I64:
     return np.minimum(responses.starts, responses.total - 1)
 
 
-def equal_runs(responses: Segments, values: NDArray[np.generic], *, end: bool) -> I64:
-    """Returns [R] how many tokens at the end or beginning of each response have one value."""
-    if not len(values):
+def equal_runs(responses: Segments, *columns: NDArray[np.generic], end: bool) -> I64:
+    """Returns [R] how many tokens at either end of a response have one value in each column."""
+    if not responses.total:
         return np.zeros(responses.count, dtype=np.int64)
-    same = values == np.repeat(values[edges(responses, end=end)], responses.lengths)
+    at = edges(responses, end=end)
+    twice, inner = responses.lengths > 1, at - 1 if end else at + 1
+    for values in columns:
+        twice &= values[at] == values.take(inner, mode="clip")
+    if not twice.any():
+        return np.minimum(responses.lengths, 1)
+    same = np.ones(responses.total, dtype=np.bool_)
+    for values in columns:
+        same &= values == np.repeat(values[at], responses.lengths)
     return runs(responses, same, end=end)
 
 
@@ -57,8 +65,7 @@ def find_padding(view: View) -> Iterator[Finding]:
     if not columns or not len(columns[0]):
         return
     for end in (True, False):
-        every = [equal_runs(view.responses, column, end=end) for column in columns]
-        found = np.minimum.reduce(every)
+        found = equal_runs(view.responses, *columns, end=end)
         at_edge = columns[0][edges(view.responses, end=end)]
         zeros = np.where((view.lengths > 0) & (at_edge == 0.0), found, 0)
         padded = look_padded(view.records, view.lengths, zeros)
@@ -205,7 +212,9 @@ PADS = frozenset({151_643, 128_004, 100_257, 100_349, 32_000, 50_256})
 _END_WORDS = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|end|>", "<eos>", "<end_of_turn>"}
 )
-_PAD_WORDS = frozenset({"<pad>", "<|endoftext|>", "<|finetune_right_pad_id|>", "[PAD]", "<|pad|>"})
+_ONLY_PAD_WORDS = frozenset({"<pad>", "<|finetune_right_pad_id|>", "[PAD]", "<|pad|>"})
+"""Words that end no text; an id may be another word in another vocabulary."""
+_PAD_WORDS = _ONLY_PAD_WORDS | {"<|endoftext|>"}
 
 _SEVERAL = 2
 _MANY, _OFTEN = 3, 0.5
@@ -230,6 +239,24 @@ def special_ids(view: View) -> tuple[frozenset[int], frozenset[int]]:
     return ends, pads
 
 
+_TEXTS = 3
+
+
+def _only_pads(view: View, ends: frozenset[int], often: I64) -> frozenset[int]:
+    """Returns the ids, as in ``View.ids``, of tokens that end no text and are only padding.
+
+    The texts of ids are looked up where some responses end in them more than once (``often``).
+    """
+    if "token_ids" in view.names:
+        settings, named = view.values[0], frozenset[int]()
+        if _ids_of_setting(settings, "eos_token_id"):
+            named = _ids_of_setting(settings, "pad_token_id")
+        for word in often[:_TEXTS].tolist() if "tokens" in view.names else ():
+            named |= {one for one, text in view.text_of(word).items() if text in _ONLY_PAD_WORDS}
+        return named - ends
+    return frozenset(view.words[word] for word in _ONLY_PAD_WORDS if word in view.words)
+
+
 def _ids_of_setting(value: Mapping[str, Any], key: str) -> frozenset[int]:
     given = value.get(key)
     every = given if isinstance(given, list) else [given]
@@ -241,7 +268,8 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     """Finds responses that count ids of padding after their end of text.
 
     Where both ids are known, one response is enough. Ends of text are padding too, but for the
-    first: no policy goes on after it. An unknown id is padding if several responses end in a run
+    first: no policy goes on after it. Tokens that are only padding are so after any text, if there
+    are two of them. An unknown id is padding if several responses end in a run
     of it after one other id, and both occur nowhere else; or if the runs, one of a single token,
     fill all of them up to the record's longest; or if half of the responses end in it, at different
     lengths, and so in an end of text. A loop of one token is none of these: a policy writes its
@@ -254,22 +282,22 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     rows = view.responses
     at = edges(rows, end=True)
     last, runs = ids[at], equal_runs(rows, ids, end=True)
+    only = _only_pads(view, ends, np.unique(last[runs > 1]))
     unknown = _count_unknown_padding(view, ids, last, runs)
     for word in np.unique(last[unknown > 0]).tolist():
         if runs[last == word].sum() < _AT_ENDS * np.count_nonzero(ids == word):
             unknown[last == word] = 0
     known = np.isin(last, list(pads)) & (rows.lengths > runs) & np.isin(ids[at - runs], list(ends))
-    behind = np.maximum.reduce(
-        [
-            np.where(known, runs, 0),
-            np.where(_repeats_the_end(view, ids, ends), runs - 1, 0),
-            unknown,
-        ]
-    )
+    ended = np.where(_repeats_the_end(view, ids, ends), runs - 1, np.where(known, runs, 0))
+    alone = np.where(np.isin(last, [*only]) & (rows.lengths > 0), runs, 0)
+    alone[view.records.sum(alone)[view.records.index] < _SEVERAL] = 0
+    behind = np.maximum.reduce([ended, alone, unknown])
     yield from _find_other_text(view, ids, ends, behind)
     for record in np.flatnonzero(view.records.sum(behind)).tolist():
         part, of = view.rows_of(record), view.counts[record]
         row = part.start + int(np.argmax(behind[part] > 0))
+        whole = ended[part].any() or (unknown[row] == runs[row] and rows.lengths[row] > runs[row])
+        kind = "only" if alone[row] else "repeated"
         yield Finding(
             {
                 "responses": np.count_nonzero(behind[part]),
@@ -278,7 +306,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
                 "token_id": last[row],
             },
             **view.at(row),
-            kind="after-end",
+            kind="after-end" if whole else kind,
             words={"word": view.word(int(last[row]))},
         )
 

@@ -10,9 +10,10 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import MismatchFound
 from grpo_cli.commands.check.pair import LEAST_TOKENS, Pair
-from grpo_cli.commands.check.record_view import LOG_PROBS, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.commands.check.rules.rewards import are_dead
+from grpo_cli.commands.check.tokens import LOG_PROBS
 from grpo_cli.objective.mismatch import PLACES, POSITION, STEP, TOKEN, k3
 
 _EXTREME = 20.0
@@ -238,9 +239,9 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     tail on the other side, unclipped, makes up for it, as of an engine with older weights.
     """
     _, _, spread = pair.moments(pair.weight, pair.size < 1.0)
-    bound = pair.samples.spread(10.0 * spread + 1e-3)
-    low = np.maximum(pair.weight, 1.0 - bound)
-    mean, error, away = _measure_distance(pair, np.minimum(low, 1.0 + bound))
+    bound = 10.0 * spread + 1e-3
+    least, most = (pair.samples.spread(one) for one in (1.0 - bound, 1.0 + bound))
+    mean, error, away = _measure_distance(pair, np.clip(pair.weight, least, most))
     found = (
         (pair.samples.lengths >= _WEIGHT_TOKENS)
         & (np.abs(away) > _WEIGHT_SIGMAS)
@@ -248,7 +249,7 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     )
     if not found.any():
         return
-    high = np.minimum(pair.weight, 1.0 + bound)
+    low, high = np.maximum(pair.weight, least), np.minimum(pair.weight, most)
     with_tail = np.where(
         mean < 1.0, -_measure_distance(pair, low)[2], _measure_distance(pair, high)[2]
     )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from grpo_cli.commands.check.facts import COPY_CHANCE, STEPS, Facts, Marks
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.check.facts import COPY_CHANCE, STEPS, WHOLE, Facts, Keys
 from grpo_cli.commands.check.kinds import Kinds
-from grpo_cli.commands.check.record_view import Place, View
+from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, Placed, rule
 from grpo_cli.commands.check.rules.formulas import (
     find_changed_formulas,
@@ -20,7 +21,8 @@ from grpo_cli.commands.check.rules.formulas import (
     find_shuffled_rewards,
 )
 from grpo_cli.commands.check.rules.rewards import describe_uneven
-from grpo_cli.commands.check.rules.values import judge_entropies
+from grpo_cli.commands.check.rules.values import find_wrong_entropies
+from grpo_cli.commands.check.tokens import Place
 
 _SECOND_CHANCE = math.log(1e-2)
 
@@ -33,15 +35,13 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
     1e-2 in a group that has one such response already. Copies to the last bit are found over all of
     the input.
     """
-    ids, new = view.counted_ids, view.columns.get("log_probs_new")
-    if ids is None or new is None or not len(ids):
+    ids, chance = view.counted_ids, view.chances
+    if ids is None or chance is None or not len(ids):
         return
-    with np.errstate(invalid="ignore"):
-        chance = view.responses.sum(new)
     found: dict[int, list[tuple[int, int]]] = {}
     starts, ends = view.responses.starts, view.responses.starts + view.lengths
     tokens = "token ids" if "token_ids" in view.names else "tokens"
-    for group in np.flatnonzero(view.sizes > 1).tolist():
+    for group in _groups_with_equal_beginnings(view, ids, chance).tolist():
         mine = view.members(group).tolist()
         words = {row: ids[starts[row] : ends[row]].tobytes() for row in mine if view.lengths[row]}
         order = sorted(words, key=words.__getitem__)
@@ -72,11 +72,25 @@ def find_repeated_beginnings(view: View) -> Iterator[Finding]:
         )
 
 
+_BEGINNING, _FACTOR = 8, 0x1E3779B97F4A7C15
+"""Ids of a beginning, and what they are multiplied by to compare them as one number."""
+
+
+def _groups_with_equal_beginnings(view: View, ids: I64, chance: F64) -> I64:
+    """Returns the groups in which two responses begin with 8 equal ids, or one is shorter."""
+    long = np.flatnonzero(view.lengths >= _BEGINNING)
+    begun = ids[view.responses.starts[long][:, None] + np.arange(_BEGINNING)]
+    keys = np.stack([begun @ np.cumprod(np.full(_BEGINNING, _FACTOR)), view.groups[long]])
+    order = np.lexsort(keys)
+    equal = (np.diff(keys[:, order]) == 0).all(axis=0)
+    short = (view.lengths > 0) & (view.lengths < _BEGINNING) & (chance < _SECOND_CHANCE)
+    found = np.union1d(view.groups[short], view.groups[long[order[1:][equal]]])
+    return found[view.sizes[found] > 1]
+
+
 _MEMORY = 100_000
 """Rows remembered, so that memory stays flat on files of any size."""
 
-Copy = tuple[int, str]
-"""A response's index in its record, and the place of the response that it repeats, in words."""
 Located = tuple[str, Finding, Place]
 """A rule's code, what it found, and where."""
 _MANY_RECORDS = 10
@@ -87,75 +101,96 @@ class InputMemory:
 
     def __init__(self) -> None:
         self._facts = Facts()
-        self._rows: OrderedDict[int, str] = OrderedDict()
+        self._rows: OrderedDict[int, tuple[Place, int | None]] = OrderedDict()
         self._labels: OrderedDict[tuple[str, object], Place] = OrderedDict()
         self._prompts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
-        self._torn: tuple[object, Place, Place, Marks] | None = None
+        self._torn: tuple[object, Place, Place, Keys] | None = None
         self._torn_count = 0
-        self._lone: tuple[Place, Marks] | None = None
+        self._lone: tuple[Place, Keys] | None = None
 
-    def add(self, marks: Marks) -> Iterator[Located]:
+    def add(self, later: Facts) -> Iterator[Located]:
         """Adds records that follow those before, and yields the copies among them."""
-        self._facts.merge(marks.facts)
-        copies: dict[int, list[Copy]] = {}
-        repeated = set()
-        for record, row, digest in marks.digests:
-            if record in repeated:
-                continue
-            place, known = marks.places[record], self._rows.get(digest)
-            if known is None:
-                line = "" if place.line is None else f" (line {place.line})"
-                at = line if row is None else f", response {row}"
-                _remember(self._rows, digest, f"record {place.name}{at}")
-            elif row is None:
-                repeated.add(record)
-                evidence = {"responses": marks.counts[record], "of": marks.counts[record]}
-                yield "duplicate", Finding(evidence | {"first": known}, kind="record"), place
-            else:
-                copies.setdefault(record, []).append((row, known))
-        for record, found in copies.items():
-            for finding in find_copies(found, marks.counts[record]):
-                yield "duplicate", finding, marks.places[record]
-        for record, label in marks.labels:
-            place, first = marks.places[record], self._labels.get(label)
+        self._facts.merge(later)
+        for place, count, whole, rows in later.digests:
+            for finding in self._find_copies(place, count, whole, rows):
+                yield "duplicate", finding, place
+        for label, place, keys in later.labels:
+            first = self._labels.get(label)
             if first is None:
                 _remember(self._labels, label, place)
             else:
                 self._torn_count += 1
-                self._torn = self._torn or (label[1], first, place, marks)
-        for record, prompt in marks.prompts:
+                self._torn = self._torn or (label[1], first, place, keys)
+        for prompt, place, keys in later.prompts:
             _remember(self._prompts, prompt, self._prompts.get(prompt, 0) + 1)
             if self._prompts[prompt] > 1 and self._lone is None:
-                self._lone = marks.places[record], marks
+                self._lone = place, keys
+
+    def _find_copies(
+        self, place: Place, count: int, whole: int | None, rows: Iterable[tuple[int, int]]
+    ) -> Iterator[Finding]:
+        if whole is not None:
+            if (known := self._rows.get(whole)) is not None:
+                line = "" if known[0].line is None else f" (line {known[0].line})"
+                evidence = {"responses": count, "of": count}
+                first = {"first": f"record {known[0].name}{line}"}
+                yield Finding(evidence | first, kind="record")
+                return
+            _remember(self._rows, whole, (place, None))
+        copies = []
+        for row, digest in rows:
+            if (known := self._rows.get(digest)) is None:
+                _remember(self._rows, digest, (place, row))
+            else:
+                copies.append((row, f"record {known[0].name}, response {known[1]}"))
+        if copies:
+            row, origin = copies[0]
+            evidence = {"responses": len(copies), "of": count}
+            yield Finding(evidence | {"first": origin}, response=row, kind="copies")
 
     def finish(self, *, uneven_found: bool) -> Iterator[Located]:
         """Yields what only the whole input shows."""
         facts = self._facts
         if self._torn is not None:
-            label, first, place, marks = self._torn
-            several = len({step for step, _ in self._labels}) > 1
-            key = f"{marks.step_key},{marks.label_key}" if several else marks.label_key
-            for finding in find_torn_groups(label, first, key, marks, self._torn_count):
-                yield "torn-group", finding, place
+            yield "torn-group", self._describe_torn(*self._torn), self._torn[2]
         if facts.referred is not None:
-            for finding in find_equal_references(facts.references, len(facts.steps)):
+            for finding in find_equal_references(facts.counts["references"], len(facts.steps)):
                 yield "reference", finding, facts.referred
         for code, name, find in _KINDS:
             for finding, place in find(facts.kinds[name]):
                 yield code, finding, place
-        for finding, place in find_scattered_advantages(facts.kinds["orders"], facts.advantages):
-            yield "advantages", finding, place
+        scattered = find_scattered_advantages(facts.kinds["orders"], facts.counts["advantages"])
+        yield from (("advantages", finding, place) for finding, place in scattered)
         sizes = facts.kinds["sizes"].spans
         if self._lone is not None and not sizes and True in facts.kinds["rewards"].spans:
-            place, marks = self._lone
-            for finding in find_lone_rows(self._prompts, marks):
-                yield "torn-group", finding, place
+            for finding in find_lone_rows(self._prompts, self._lone[1]):
+                yield "torn-group", finding, self._lone[0]
+        for finding, place in find_likely_copies(facts.kinds["copies"], facts.counts["copies"]):
+            yield "duplicate", finding, place
         for entropies in facts.entropies.values():
-            yield from judge_entropies(entropies)
+            for finding in find_wrong_entropies(entropies):
+                yield "entropies", finding, entropies.place
         if len(sizes) > 1 and not uneven_found:
             counts = Counter({size: span.total for size, span in sizes.items()})
             rarest = min(counts, key=counts.__getitem__)
             yield "uneven-groups", describe_uneven(counts), sizes[rarest].place
+
+    def _describe_torn(self, label: object, first: Place, _: Place, keys: Keys) -> Finding:
+        """Returns the finding of a group whose responses are in several records, one each."""
+        count = self._torn_count
+        return Finding(
+            {"records": count, "key": keys.join(step for step, _ in self._labels)},
+            severity="info" if keys.grouped else "warning",
+            words={
+                "go_on": "1 record belongs" if count == 1 else f"{count:,} records belong",
+                "label": label,
+                "first": first.name,
+                "given": _GIVEN * keys.grouped,
+            },
+        )
+
+
+_GIVEN = "; the given advantages are used as they are"
 
 
 def _remember(memory: OrderedDict[Any, Any], key: object, value: object) -> None:
@@ -165,49 +200,46 @@ def _remember(memory: OrderedDict[Any, Any], key: object, value: object) -> None
         memory.popitem(last=False)
 
 
+_TIMES = 3.0
+
+
 @rule("duplicate", "input")
-def find_copies(copies: list[Copy], of: int) -> Iterator[Finding]:
-    """Yields the copies among the responses of one record."""
-    response, first = copies[0]
-    evidence = {"responses": len(copies), "of": of, "first": first}
-    yield Finding(evidence, response=response, kind="copies")
+def find_likely_copies(levels: Kinds, expected: Counter[int]) -> Iterator[Placed]:
+    """Yields copies that are likely one by one, where all of them come by chance once in a million.
+
+    By Chernoff's bound of a Poisson number, over the levels at which there are three times as many
+    as sampling gives.
+    """
+    chances = {level: max(expected[level] / WHOLE, 1e-9) for level in levels.spans}
+    odd = [level for level, by in chances.items() if levels.spans[level].total > _TIMES * by]
+    spans = [levels.spans[level] for level in sorted(odd) if level]
+    total, by = sum(levels.spans[one].total for one in odd), sum(chances[one] for one in odd)
+    if not spans or total - by - total * math.log(total / by) > COPY_CHANCE:
+        return
+    responses, first = sum(one.total for one in spans), spans[0]  # of the least likely
+    left = levels.count - total
+    words = {"rest": f"; {left:,} more are so likely that they may be chance" if left else ""}
+    yield (
+        Finding({"responses": responses, "expected": by, "left": left}, kind="likely", words=words),
+        first.place,
+    )
 
 
 @rule("torn-group", "input")
-def find_torn_groups(
-    label: object, first: Place, key: str, marks: Marks, count: int
-) -> Iterator[Finding]:
-    """Yields the first group whose responses are in several records, one each."""
-    yield Finding(
-        {"records": count, "key": key},
-        severity="info" if marks.given else "warning",
-        words={
-            "go_on": "1 record belongs" if count == 1 else f"{count:,} records belong",
-            "label": label,
-            "first": first.name,
-            "given": "; the given advantages are used as they are" if marks.given else "",
-        },
-    )
-
-
-def find_lone_rows(prompts: Mapping[tuple[str, bytes], int], marks: Marks) -> Iterator[Finding]:
+def find_lone_rows(prompts: Mapping[tuple[str, bytes], int], keys: Keys) -> Iterator[Finding]:
     """Yields that all groups have one response, though half of them share their prompt."""
     rows = sum(prompts.values())
     shared = sum(many for many in prompts.values() if many > 1)
-    if 2 * shared < rows:
-        return
-    several = len({step for step, _ in prompts}) > 1
-    by = f"{marks.step_key},{marks.prompt_key}" if several else marks.prompt_key
-    right = marks.given and not marks.raw
-    yield Finding(
-        {"groups": rows, "rows": shared, "key": marks.prompt_key},
-        kind="prompts",
-        severity="info" if right else "warning",
-        words={
-            "by": by,
-            "given": "; the given advantages are used as they are" if right else "",
-        },
-    )
+    if 2 * shared >= rows:
+        yield Finding(
+            {"groups": rows, "rows": shared, "key": keys.group},
+            kind="prompts",
+            severity="info" if keys.grouped else "warning",
+            words={
+                "by": keys.join(step for step, _ in prompts),
+                "given": _GIVEN * keys.grouped,
+            },
+        )
 
 
 @rule("no-scores", "input")

@@ -217,7 +217,8 @@ def find_prompts(view: View) -> Iterator[Finding]:
         shared = _common_prefix_length(view, words, members)
         if not shared or (view.lengths[members] == shared).all():
             continue
-        begun = new[view.responses.starts[members][:, None] + np.arange(shared)]
+        places = view.responses.starts[members][:, None] + np.arange(shared)
+        begun = np.concatenate([column[places] for column in view.policies])
         if not np.isfinite(begun).all():
             continue
         chance = (len(members) - 1) * max(map(math.fsum, begun.tolist()))
@@ -250,16 +251,13 @@ def _common_prefix_length(view: View, words: Any, members: I64) -> int:
     """Returns the length of the longest common beginning of a group."""
     starts = view.responses.starts[members]
     size = int(view.lengths[members].min())
-    step, at = 16, 0
-    while at < size:
-        width = min(step, size - at)
-        table = words[starts[:, None] + np.arange(at, at + width)]
+    for width in (min(16, size), size):  # most differ soon
+        table = words[starts[:, None] + np.arange(width)]
         low, high = table.min(axis=0), table.max(axis=0)
         with np.errstate(invalid="ignore"):
             differs = high - low > _tolerance(high, words)
         if differs.any():
-            return at + int(np.argmax(differs))
-        at, step = at + width, 2 * step
+            return int(np.argmax(differs))
     return size
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.check.record_view import LOG_PROBS, Trajectory, View
+from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.records.unread import PROMPT_IDS
 
@@ -169,9 +169,9 @@ def _foreign(view: View) -> NDArray[np.bool_] | None:
     words = view.strings("roles")
     if words is not None:
         return np.isin(words, _OTHERS)[kept]
-    engine, trainer = view.columns.get("log_probs_rollout"), _trainer(view)
-    if engine is not None and trainer is not None:
-        return _unsampled(view, engine == 0.0, trainer)
+    engine = view.columns.get("log_probs_rollout")
+    if engine is not None and view.policies:
+        return _unsampled(view, engine == 0.0, np.maximum.reduce(view.policies))
     if view.ids is None or len(view.holes):
         return None
     by_id = "token_ids" in view.names
@@ -181,12 +181,6 @@ def _foreign(view: View) -> NDArray[np.bool_] | None:
         return None
     often = view.count_rows(view.count_tokens(marked) > 0)
     return marked & np.repeat(2 * often >= view.counts, view.tokens)
-
-
-def _trainer(view: View) -> F64 | None:
-    """[N] the trainer's log-probs; of several columns, which may be wrong, the greatest."""
-    columns = [view.columns[name] for name in LOG_PROBS[:2] if name in view.columns]
-    return np.maximum.reduce(columns) if columns else None
 
 
 def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.bool_]:
@@ -213,9 +207,10 @@ def find_shifted_masks(view: View) -> Iterator[Finding]:
     the trainer better at the same token than at a neighbour: else the engine's column is displaced,
     and the mask may be right. A mask that was one token off: verl#3287.
     """
-    engine, trainer = view.columns.get("log_probs_rollout"), _trainer(view)
-    if view.mask is None or engine is None or trainer is None or not len(view.holes):
+    engine = view.columns.get("log_probs_rollout")
+    if view.mask is None or engine is None or not view.policies or not len(view.holes):
         return
+    trainer = np.maximum.reduce(view.policies)  # one of them may be wrong
     foreign, own = (engine == 0.0) & (trainer < _DOUBT), np.abs(engine - trainer)
     in_step = np.ones(len(view.counts), dtype=np.bool_)
     for neighbour in (np.roll(trainer, 1), np.roll(trainer, -1)):

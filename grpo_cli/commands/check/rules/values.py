@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grpo_cli.commands.check.first_record import PER_NAT
-from grpo_cli.commands.check.record_view import BY_TOKEN, Place, View, find_bad
+from grpo_cli.commands.check.record_view import BY_TOKEN, View, find_bad
 from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.tokens import Place
 from grpo_cli.commands.verify.compare import half_steps, precisions
 from grpo_cli.objective.arithmetic.exact_sums import ExactSums
 
@@ -166,23 +167,30 @@ class Entropies:
     def __getitem__(self, name: str) -> float:
         return self.sums[name].value()
 
+    def moments(self, x: str, y: str, count: str = "tokens", of: str = "") -> tuple[float, ...]:
+        """The number of tokens, and Σxx, Σxy, Σyy about the means of x and y, or of another's."""
+        n, a, b = (self[of + name] for name in (count, x, y))
+        pairs = ((x + x, a * a), (x + y, a * b), (y + y, b * b))
+        return n, *(self[of + name] - both / n for name, both in pairs)
+
     @property
     def factor(self) -> float:
         """The mean −log p over the mean entropy; 1 if they may be equal.
 
         Of tokens drawn from a policy they have one mean.
         """
-        tokens, over = self["tokens"], self["c"] - self["H"]
-        spread = self["cc"] - 2.0 * self["cH"] + self["HH"] - over * over / tokens
-        error = math.sqrt(max(spread, 0.0) * tokens / (tokens - 1.0))
+        over, (n, cc, ch, hh) = self["c"] - self["H"], self.moments("c", "H")
+        error = math.sqrt(max(cc - 2.0 * ch + hh, 0.0) * n / (n - 1.0))
         sums = [one.value() for name, one in self.sums.items() if name.startswith("log_probs")]
         agree = max(sums) - min(sums) < 0.05 * self["c"]
         return self["c"] / self["H"] if agree and abs(over) > _SIGMAS * error else 1.0
 
     @property
     def error(self) -> float:
-        """The standard error of the factor."""
-        return _factor(*(self[name] for name in _PRODUCTS))[1]
+        """The standard error of the mean −log p over the mean entropy."""
+        factor = self["c"] / self["H"]
+        left = self["cc"] - 2.0 * factor * self["cH"] + factor * factor * self["HH"]
+        return math.sqrt(max(left, 0.0)) / self["H"]
 
     @property
     def slope(self) -> float:
@@ -191,11 +199,9 @@ class Entropies:
         About 0.9 in one distribution, whatever the base, and 0.9 T where the log-probs alone are
         at T. It is 1 where the two do not correlate, or all tokens are about as sure.
         """
-        taken = self["taken"]
-        if taken < _LEAST_TOKENS / 4:
+        if self["taken"] < _LEAST_TOKENS / 4:
             return 1.0
-        xx, yy = self["xx"] - self["x"] ** 2 / taken, self["yy"] - self["y"] ** 2 / taken
-        xy = self["xy"] - self["x"] * self["y"] / taken
+        taken, xx, xy, yy = self.moments("x", "y", "taken")
         straight = xy > _STRAIGHT * math.sqrt(max(xx * yy, 0.0))
         if not straight or xx < _SPREAD * _SPREAD * taken:
             return 1.0
@@ -204,17 +210,15 @@ class Entropies:
     @property
     def correlation(self) -> float:
         """Of entropy and −log p, token by token; 1 if either does not vary."""
-        n, c, h = self["tokens"], self["c"], self["H"]
-        both = (self["cc"] - c * c / n) * (self["HH"] - h * h / n)
-        return (self["cH"] - c * h / n) / math.sqrt(both) if both > 0.0 else 1.0
+        _, cc, ch, hh = self.moments("c", "H")
+        return ch / math.sqrt(cc * hh) if cc * hh > 0.0 else 1.0
 
     def gain(self, of: str = "") -> tuple[float, float]:
         """The slope of −log p on the entropy, of another token where ``of`` says, and its error.
 
         It is 1 for tokens drawn from the policy, of which −log p has the mean H at each token.
         """
-        n, c, h, cc, ch, hh = (self[of + name] for name in ("tokens", *_PRODUCTS))
-        cc, ch, hh = cc - c * c / n, ch - c * h / n, hh - h * h / n
+        n, cc, ch, hh = self.moments("c", "H", of=of)
         if hh <= 0.0:
             return 1.0, math.inf
         return ch / hh, math.sqrt(max(cc - ch * ch / hh, 0.0) / (n * hh)) * math.sqrt(n / (n - 1.0))
@@ -231,16 +235,6 @@ class Entropies:
         if not straight or room > _WITHIN:
             return []
         return [base for base, per in PER_NAT.items() if abs(self.factor * per - 1.0) <= room]
-
-
-_PRODUCTS = ("c", "H", "cc", "cH", "HH")
-
-
-def _factor(c: float, h: float, cc: float, ch: float, hh: float) -> tuple[float, float]:
-    """The sum of c over that of H, and its standard error."""
-    factor = c / h
-    left = cc - 2.0 * factor * ch + factor * factor * hh
-    return factor, math.sqrt(max(left, 0.0)) / h
 
 
 def collect_entropies(view: View) -> Entropies | None:
@@ -267,7 +261,7 @@ def collect_entropies(view: View) -> Entropies | None:
         ("next ", slice(None, -1), slice(1, None)),
     ):
         c, h = inside * cost[own], inside * entropy[others]
-        parts = dict(zip(("tokens", *_PRODUCTS), (inside, c, h, c * c, c * h, h * h), strict=True))
+        parts = {"tokens": inside, "c": c, "H": h, "cc": c * c, "cH": c * h, "HH": h * h}
         columns |= {of + name: np.append(part, 0.0) for name, part in parts.items()}
     for name, values in columns.items():
         found.sums[name].add(view.responses.sum(values.astype(np.float64)))
@@ -281,6 +275,8 @@ def find_wrong_entropies(one: Entropies) -> Iterator[Finding]:
     Their mean is not that of −log p, by 6 standard errors and a fifth, which is an info where top-p
     may have cut unlikely words off. Or −log p does not rise with them.
     """
+    if one["tokens"] < _LEAST_TOKENS or not one["H"]:
+        return
     factor, slope, tokens = one.factor, one.slope, int(one["tokens"])
     if max(factor, 1.0 / max(factor, 1e-9)) > _AWAY and one.units:
         base = one.units[0]
@@ -313,10 +309,3 @@ def _find_other_tokens(one: Entropies) -> Finding | None:
             words = {"which": which, "where": where, "name": one.name}
             return Finding(evidence | {"neighbour": neighbour}, kind="shifted", words=words)
     return Finding(evidence | {"correlation": one.correlation}, kind="unrelated")
-
-
-def judge_entropies(one: Entropies) -> Iterator[tuple[str, Finding, Place]]:
-    """What is wrong with the entropies of a file: one thing, if any."""
-    if one["tokens"] < _LEAST_TOKENS or not one["H"]:
-        return
-    yield from (("entropies", finding, one.place) for finding in find_wrong_entropies(one))
