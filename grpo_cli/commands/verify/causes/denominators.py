@@ -464,6 +464,8 @@ _SUM = "a sum instead of a mean, or a mean instead of a sum"
 _ACCUMULATION = ("gradient_accumulation_steps", "steps_per_generation", "dp_size", "num_processes")
 _MICRO_BATCHES, _WHOLE = range(2, 65), range(2, 11)
 """Micro-batches of a step that no record states, and plain factors of a loss."""
+_LENGTHS = (*_MICRO_BATCHES, *(2**power for power in range(7, 18)), *range(100, 32_001, 100))
+"""Lengths that no record states."""
 
 
 def factors(case: Case) -> Iterator[Cause]:
@@ -473,11 +475,9 @@ def factors(case: Case) -> Iterator[Cause]:
         return
     alone = case.gradient is None
     stated, counts = [*_stated(case, _ACCUMULATION)], [*_counts(case)] if alone else []
-    if alone and not any(name == _ACCUMULATION[0] for name, _ in stated):
-        for count in _MICRO_BATCHES:
-            if abs(found * count - 1.0) <= room:
-                words = f"loss ÷ {count}: gradient accumulation of {count}"
-                yield _factor("accumulation-missing", words, 1.0 / count)
+    if alone:
+        steps = not any(name == _ACCUMULATION[0] for name, _ in stated)
+        yield from _divided_loss(case, found, room, steps=steps)
     named = [("accumulation-missing", _PERHAPS, *each) for each in stated]
     named += [("factor", _SUM, *each) for each in counts]
     for mistake, kind, name, value in (row for row in named if row[3] > 1):
@@ -491,6 +491,26 @@ def factors(case: Case) -> Iterator[Cause]:
         if abs(found / count - 1.0) <= room and count not in known:
             words = f"off by a constant factor: yours is the computed loss times {count}"
             yield _factor("factor", words, count)._replace(by_record=True)
+
+
+def _divided_loss(case: Case, found: float, room: float, *, steps: bool) -> Iterator[Cause]:
+    """Yields the constant length and the accumulation steps that a loss is divided by.
+
+    Token sums may be divided by a length that no record states, as Dr. GRPO's code does; one number
+    does not tell it from ``steps``, the trainer's settings do.
+    """
+    is_sum = case.objective.aggregate.name == "token-sum" and np.isnan(_constant(case))
+    tried = [("accumulation-missing", "gradient accumulation of {0}", _MICRO_BATCHES)] * steps
+    if is_sum:
+        flags = "--aggregate token-sum-norm -p max_completion_length={0}"
+        length = f"a constant length of {{0}}, as in Dr. GRPO ({flags})"
+        tried = [("constant-length", length, _LENGTHS), *tried]
+    for mistake, words, counts in tried:
+        for count in (one for one in counts if abs(found * one - 1.0) <= room):
+            more = f", if your trainer's gradient_accumulation_steps is {count}"
+            is_other = is_sum and mistake == "accumulation-missing"
+            said = f"loss ÷ {count}: {words.format(count)}{more * is_other}"
+            yield _factor(mistake, said, 1.0 / count)
 
 
 def _factor(mistake: str, words: str, factor: float) -> Cause:
