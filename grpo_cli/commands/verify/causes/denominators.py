@@ -7,10 +7,12 @@ from functools import partial
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed
+from grpo_cli.commands.verify.compare import largest
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
@@ -21,7 +23,9 @@ from grpo_cli.terminal.numbers import is_round
 # ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
 
 Numerator = Callable[[Case], F64]
-Divisor = Callable[[Case], float]
+Divisor = Callable[[Case], F64 | float]
+"""[M] a number of each record, or one for all."""
+Flags = NDArray[np.bool_]
 
 
 def lengths(case: Case) -> F64:
@@ -70,37 +74,67 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else np.nan
 
 
-def _count(case: Case) -> float:
-    return float(case.batch.responses.count)
+def _groups(case: Case) -> F64:
+    return case.counts[0]
 
 
-def _with_cut(case: Case) -> float:
+def _count(case: Case) -> F64:
+    return case.counts[1]
+
+
+def _tokens(case: Case) -> F64:
+    return case.counts[2]
+
+
+def _written(case: Case) -> F64:
+    return _summed(case, case.written.lengths)
+
+
+def _longest(case: Case) -> F64:
+    return largest(case.written.lengths, case.batch.records)
+
+
+def _summed(case: Case, values: F64 | I64 | Flags) -> F64:
+    """[M] the sum over the responses of each record."""
+    total: F64 = case.batch.records.sum(values.astype(np.float64))
+    return total
+
+
+def _unless(count: F64, other: Flags) -> F64:
+    """[M] a count, not a number where that is another one."""
+    return np.where(other, np.nan, count)
+
+
+def _with_cut(case: Case) -> F64:
     """Counts the tokens that count, and those of fully masked responses but for their padding."""
-    cut = case.batch.responses.lengths == 0
-    more = int(case.unpadded[cut].sum())
-    return float(case.batch.responses.total + more) if more else np.nan
+    more = _summed(case, np.where(case.batch.responses.lengths == 0, case.unpadded, 0))
+    return _unless(_tokens(case) + more, more == 0.0)
 
 
-def _with_masked(case: Case) -> float:
+def _with_masked(case: Case) -> F64:
     """Counts all tokens but padding, where that is no other count."""
-    count = float(case.unpadded.sum())
-    return np.nan if count in (_with_cut(case), float(case.written.total)) else count
+    count = _summed(case, case.unpadded)
+    return _unless(count, (count == _with_cut(case)) | (count == _written(case)))
 
 
-def _filled(case: Case) -> float:
+def _nonempty(case: Case) -> F64:
+    return _summed(case, case.batch.responses.lengths > 0)
+
+
+def _filled(case: Case) -> F64:
     """Counts the responses that have tokens; not a number where all have some."""
-    filled = int((case.batch.responses.lengths > 0).sum())
-    return float(filled) if filled < case.batch.responses.count else np.nan
+    return _unless(_nonempty(case), _nonempty(case) == _count(case))
 
 
-def _kept_of_all(case: Case) -> float:
+def _kept_of_all(case: Case) -> F64:
     """Counts the tokens that the correction keeps; not a number where it keeps all."""
-    kept = float(_kept(case).sum())
-    return kept if kept < case.batch.responses.total else np.nan
+    kept = _summed(case, _kept(case))
+    return _unless(kept, kept >= _tokens(case))
 
 
-def _tokens(case: Case) -> float:
-    return float(case.batch.responses.total)
+def _micro_batch_items(case: Case) -> F64:
+    given = (one.hyperparameters.get("num_items_in_batch") for one in case.records)
+    return np.array([_number(value) for value in given])
 
 
 # what tokens of equal weight are divided by
@@ -109,18 +143,18 @@ _EQUAL: Mapping[str, Divisor] = {
     "token-for-response-mean.tokens": _tokens,
     "denominator-other.responses": _count,
     "constant-length": lambda case: _count(case) * _constant(case),
-    "padded-length.responses": lambda case: _count(case) * max(case.record.widths, default=0),
-    "truncated-in-denominator.written": lambda case: float(sum(case.record.widths)),
+    "padded-length.responses": lambda case: _count(case) * _longest(case),
+    "truncated-in-denominator.written": _written,
     "truncated-in-denominator.unpadded": _with_masked,
     "truncated-in-denominator.cut": _with_cut,
-    "local-count": lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
+    "local-count": _micro_batch_items,
     "norm-without-responses": _constant,
-    "padded-length.alone": lambda case: float(max(case.record.widths)),
-    "group-count": lambda case: float(case.batch.group_count),
+    "padded-length.alone": _longest,
+    "group-count": _groups,
     "one-less.responses": lambda case: _count(case) - 1.0,
     "one-less.length": lambda case: (_count(case) - 1.0) * _constant(case),
     "one-less.tokens": lambda case: _tokens(case) - 1.0,
-    "one-less.each": lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
+    "one-less.each": lambda case: _tokens(case) - _nonempty(case),
     "root-length.tokens": lambda case: _tokens(case) ** 0.5,
     "empty-response-counted": _filled,
     "rejected-in-denominator": _kept_of_all,
@@ -130,7 +164,7 @@ _MEANS: Mapping[str, Divisor] = {
     "token-for-response-mean": _count,
     "one-less.responses": lambda case: _count(case) - 1.0,
     "denominator-missing": lambda _: 1.0,
-    "group-count": lambda case: float(case.batch.group_count),
+    "group-count": _groups,
     "empty-response-counted": _filled,
 }
 
@@ -195,8 +229,8 @@ def of_a_term(case: Case) -> Iterator[Cause]:
 _TIMES: Mapping[str, Divisor] = {
     "responses": _count,
     "tokens": _tokens,
-    "groups": lambda case: float(case.batch.group_count),
-    "responses in a group": lambda case: _count(case) / case.batch.group_count,
+    "groups": _groups,
+    "responses in a group": lambda case: _count(case) / _groups(case),
     "accumulation steps": lambda case: accumulation_steps(case),
 }
 """What a term may be multiplied or divided by once more."""
@@ -204,7 +238,7 @@ _TIMES: Mapping[str, Divisor] = {
 
 def _with_denominator(case: Case, name: str, form: str, of: Divisor, steps: float) -> Breakdown:
     """The record's evaluation with other weights of one of its terms."""
-    by = of(case) * steps
+    by = _of_one(case, of) * steps
     if not by > 0.0:
         raise ValueError("there is no such count")
     weights = Weights(_FORMS[form][1](case), None, by, "solved")
@@ -213,7 +247,7 @@ def _with_denominator(case: Case, name: str, form: str, of: Divisor, steps: floa
 
 
 def _with_times(case: Case, name: str, count: str, power: float) -> Breakdown:
-    return case.with_coefficient(name, _TIMES[count](case) ** power)
+    return case.with_coefficient(name, _of_one(case, _TIMES[count]) ** power)
 
 
 def micro_batches(case: Case) -> Iterator[Cause]:
@@ -362,7 +396,7 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
     for times in (False, True):
         for key, of in (_MEANS if form else _EQUAL).items():
             count = partial(_counted, of=of, times=times)
-            if abs(count(case) - divisor) <= room * divisor:
+            if abs(_of_one(case, count) - divisor) <= room * divisor:
                 found = True
                 mistake, name = worded(key)
                 if times:
@@ -373,8 +407,13 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
             return
 
 
-def _counted(case: Case, of: Divisor, *, times: bool) -> float:
+def _counted(case: Case, of: Divisor, *, times: bool) -> F64 | float:
     return of(case) * accumulation_steps(case) if times else of(case)
+
+
+def _of_one(case: Case, of: Divisor) -> float:
+    """The number of the one record."""
+    return float(np.ravel(of(case))[0])
 
 
 def accumulation_steps(case: Case) -> float:
@@ -383,10 +422,12 @@ def accumulation_steps(case: Case) -> float:
 
 
 def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
-    shape, by = numerator(case), case.by_record(divisor)
+    records, by = case.batch.records, _of_one(case, divisor)
+    each = records.spread(np.broadcast_to(divisor(case), records.count))
+    shape, many = numerator(case), records.count > 1
 
     def aggregate() -> Weights:
-        return Weights(shape, None, by, "solved")
+        return Weights(shape, None, each if many else by, "solved")
 
     return case.evaluated(aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None)
 
