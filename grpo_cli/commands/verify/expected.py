@@ -10,8 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -233,8 +232,7 @@ METRIC = "metrics"
 """The stage of a trainer's metrics."""
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(NamedTuple):
     """One quantity that a record expects.
 
     Attributes:
@@ -260,7 +258,7 @@ class Expectation:
         found = {"token": quantity.tokens, "record": quantity.record}.get(self.level)
         return found or _of_responses(quantity)
 
-    @cached_property
+    @property
     def kind(self) -> tuple[str, str, bool]:
         """What expectations of records that are compared together have in common."""
         return self.key, self.level, bool(self.given.any())
