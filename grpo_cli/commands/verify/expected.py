@@ -181,10 +181,12 @@ class Quantity:
     record: Values | None = None
 
 
-def _metric(name: str, stage: str) -> Quantity:
-    return Quantity((name,), stage, record=METRICS[name])
-
-
+_OWN = {
+    **dict.fromkeys(("clip_fraction", "clip_fraction_low", "clip_fraction_high"), "surrogate"),
+    **dict.fromkeys(("ratio_mean", "ratio_min", "ratio_max"), "ratio"),
+    "gradient_norm": "gradient",
+}
+"""The metrics that are no framework's → the stage that makes each."""
 QUANTITIES = (
     Quantity(("advantages", "advantage"), "advantage", lambda b: b.advantage),
     Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio),
@@ -195,13 +197,7 @@ QUANTITIES = (
     Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution),
     Quantity(("gradient",), "gradient", lambda b: b.gradient),
     Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient),
-    _metric("clip_fraction", "surrogate"),
-    _metric("clip_fraction_low", "surrogate"),
-    _metric("clip_fraction_high", "surrogate"),
-    _metric("ratio_mean", "ratio"),
-    _metric("ratio_min", "ratio"),
-    _metric("ratio_max", "ratio"),
-    _metric("gradient_norm", "gradient"),
+    *(Quantity((name,), stage, record=METRICS[name]) for name, stage in _OWN.items()),
     Quantity(("policy",), "policy", record=lambda b: b.record_value(POLICY)),
     Quantity(("policy_loss",), "policy", record=lambda b: -b.record_value(POLICY)),
     Quantity(("kl_loss",), "kl", record=lambda b: b.record_value(KL)),

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, swapped
-from grpo_cli.commands.verify.causes.solving import roundest
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, roundest, swapped
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound

@@ -166,13 +166,6 @@ class Compared:
         """[R] tokens of each response as written, less the masked ones that repeat at its end."""
         return np.concatenate([_unpadded(one) for one in self.records])
 
-    @property
-    def accumulations(self) -> dict[str, float]:
-        """By what a mean is divided in addition: nothing, or the accumulation steps."""
-        steps = self.record.hyperparameters.get("gradient_accumulation_steps")
-        more = {" / accumulation steps": float(steps)} if isinstance(steps, int | float) else {}
-        return {"": 1.0} | {words: number for words, number in more.items() if number > 1.0}
-
     @cached_property
     def losses(self) -> F64:
         """[M] the objective J that is expected; NaN where it is not given."""
@@ -231,7 +224,7 @@ class Compared:
         own, rounding = self._own_misfits, self.roundings
         rest = REST * own
         lone = np.where(own <= rounding, rounding, np.clip(rounding, LONE * own, rest))
-        rest = np.where(self._have_one_number & ~self._are_short, lone, rest)
+        rest = np.where(self._have_one_number & (self._digit_rooms == 0.0), lone, rest)
         return np.where(most <= rest, most, np.inf)
 
     def misfit(self, again: Breakdown) -> float:
@@ -308,11 +301,6 @@ class Compared:
     def _digit_rooms(self) -> F64:
         """[M] by how much the digits of a loss leave it open."""
         return np.array([_room(value) for value in self.losses.tolist()])
-
-    @property
-    def _are_short(self) -> Flags:
-        """[M] the records whose loss has few digits."""
-        return self._digit_rooms > 0.0
 
     @property
     def rounding(self) -> float:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, tapped
+from grpo_cli.commands.verify.causes.cause import Cause, parametric, tapped
 from grpo_cli.commands.verify.causes.choices import scaled_ratio
-from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.commands.verify.compare import HALF, to_half
 from grpo_cli.objective.breakdown import Breakdown
 

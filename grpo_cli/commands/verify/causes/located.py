@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes import denominators, masks
+from grpo_cli.commands.verify.causes import denominators, factors, masks
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT
 from grpo_cli.objective.inputs import Inputs
@@ -146,7 +146,7 @@ def _counts(case: Case) -> Iterator[tuple[str, float]]:
     sizes = np.bincount(case.batch.groups)
     if (sizes == sizes[0]).all():
         yield "the number of responses in a group", float(sizes[0])
-    yield from denominators.batch_counts(case)
+    yield from factors.batch_counts(case)
 
 
 def _outside(case: Case) -> Found:
