@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, parametric
 from grpo_cli.commands.verify.causes.statistics import may_be_clipped
 from grpo_cli.commands.verify.compare import to_half
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.advantage.turns import once_per_trajectory
 from grpo_cli.objective.arithmetic.turns import TurnOrder
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.inputs import Inputs
 
-Flags = NDArray[np.bool_]
 Change = Callable[[F64, F64], F64]
 """[R] advantages and [R] lengths → [R] advantages."""
 
@@ -220,9 +219,9 @@ def _order(case: Case) -> TurnOrder:
     return order
 
 
-def _edge(order: TurnOrder, *, last: bool) -> NDArray[np.bool_]:
+def _edge(order: TurnOrder, *, last: bool) -> Flags:
     """[turns] whether a turn is the last, or the first, of its trajectory."""
-    found: NDArray[np.bool_] = order.number == 0
+    found: Flags = order.number == 0
     return order.following(np.ones(len(found))) == 0.0 if last else found
 
 

@@ -7,12 +7,12 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, is_typed
 from grpo_cli.commands.verify.compare import largest
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
@@ -24,7 +24,6 @@ from grpo_cli.objective.terms import ENTROPY, KL
 Numerator = Callable[[Case], F64]
 Divisor = Callable[[Case], F64 | float]
 """[M] a number of each record, or one for all."""
-Flags = NDArray[np.bool_]
 
 
 def lengths(case: Case) -> F64:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.verify.causes.case import Case
@@ -17,7 +16,6 @@ from grpo_cli.commands.verify.causes.choices import scaled_ratio
 from grpo_cli.commands.verify.compare import HALF, to_half
 from grpo_cli.objective.breakdown import Breakdown
 
-Flags = NDArray[np.bool_]
 Change = Callable[[F64, Segments], F64]
 """A column as written, and its responses → the column as it was read."""
 

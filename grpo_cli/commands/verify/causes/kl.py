@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
@@ -21,14 +20,13 @@ from grpo_cli.commands.verify.causes.cause import (
     swapped,
     tapped,
 )
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, Composed, call, parameters
 from grpo_cli.objective.results import Kl
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.terminal.numbers import is_round
 from grpo_cli.variants import STAGES
-
-Flags = NDArray[np.bool_]
 
 
 def penalties(case: Case) -> Iterator[Cause]:

@@ -12,17 +12,16 @@ from itertools import accumulate, combinations, groupby, product
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs, take_penalty
 
-Flags = NDArray[np.bool_]
 Statistic = Callable[[F64], F64 | float]
 
 # ---- the parts -----------------------------------------------------------------------------------
