@@ -263,3 +263,19 @@ def test_a_plain_factor_comes_before_two_mistakes(times: int) -> None:
     words = f"off by a constant factor: yours is the computed loss times {times}"
     assert answer.causes == (words,)
     assert answer.explained == 8
+
+
+@pytest.mark.parametrize(("length", "row"), [(16, "grpo"), (16, "dr"), (512, "dr")])
+def test_a_constant_length_that_no_record_states_is_named_before_accumulation(
+    records, length: int, row: str
+) -> None:
+    summed = [{**one, "hyperparameters": {}} for one in records]
+    stages = {"aggregate": "token-sum"}
+    losses = [evaluate(one, row, stages=stages).loss / length for one in summed]
+    pairs = zip(summed, losses, strict=True)
+    expecting = [{**one, "expected": {"loss": loss}} for one, loss in pairs]
+    first, *others = verify(expecting, row).causes
+    assert f"a constant length of {length}" in first
+    assert [f"gradient accumulation of {length}" in one for one in others] == [True] * (length < 65)
+    stages = {"aggregate": "token-sum-norm"}
+    assert verify(expecting, row, stages=stages, max_completion_length=length).ok

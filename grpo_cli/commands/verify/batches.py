@@ -35,39 +35,14 @@ def unit_of(batch: str) -> str:
 
 
 @dataclass
-class _StepLosses:
-    """What the records of a step expect; they merge.
-
-    Attributes:
-        records, given: how many records there are, and how many of them expect a loss.
-        values: the losses.
-        first, last: whether the first record expects one, and the last.
-    """
-
-    records: int = 0
-    given: int = 0
-    values: set[float] = field(default_factory=set)
-    first: bool = False
-    last: bool = False
-
-    def merge(self, later: _StepLosses) -> None:
-        """Adds the records that follow."""
-        self.first = later.first if not self.records else self.first
-        self.last = later.last
-        self.records += later.records
-        self.given += later.given
-        self.values |= later.values
-
-
-@dataclass
 class Losses:
     """The losses that records expect, by step; they merge.
 
     Attributes:
-        steps: a step, None where records say none → what its records expect.
+        steps: a step, None where records say none → of each of its records the losses.
     """
 
-    steps: dict[Hashable, _StepLosses] = field(default_factory=dict)
+    steps: dict[Hashable, list[set[float]]] = field(default_factory=dict)
 
     def add(self, value: Any) -> None:
         """Adds a record as decoded."""
@@ -75,34 +50,34 @@ class Losses:
             return
         expected = value.get("expected")
         known = expected if isinstance(expected, dict) else {}
-        values = {
-            float(known[name])
-            for name in ("loss", "objective")
-            if isinstance(known.get(name), int | float)
-        }
-        given = bool(values)
-        found = _StepLosses(1, int(given), values, given, given)
-        self.steps.setdefault(step_of(value), _StepLosses()).merge(found)
+        given = (known.get(name) for name in ("loss", "objective"))
+        values = {float(one) for one in given if isinstance(one, int | float)}
+        self.steps.setdefault(step_of(value), []).append(values)
 
     def merge(self, later: Losses) -> None:
         """Adds the records that follow."""
         for step, losses in later.steps.items():
-            self.steps.setdefault(step, _StepLosses()).merge(losses)
+            self.steps.setdefault(step, []).extend(losses)
+
+    @property
+    def are_zero(self) -> bool:
+        """Whether no loss is another number than 0."""
+        return not any(any(values) for losses in self.steps.values() for values in losses)
 
     @property
     def are_repeated(self) -> bool:
         """Whether all records of a step expect one loss, and some step has several records."""
-        known = [one for one in self.steps.values() if one.given]
-        alike = all(one.given == one.records and len(one.values) == 1 for one in known)
-        return alike and any(one.records > 1 for one in known)
+        known = [losses for losses in self.steps.values() if any(losses)]
+        alike = all(all(losses) and len(set().union(*losses)) == 1 for losses in known)
+        return alike and any(len(losses) > 1 for losses in known)
 
     @property
     def are_once(self) -> bool:
         """Whether only the first record of each step expects a loss, or only the last."""
-        known = [one for one in self.steps.values() if one.given]
-        if not known or any(one.given > 1 or one.records < 2 for one in known):
+        known = [losses for losses in self.steps.values() if any(losses)]
+        if not known or any(len(losses) < 2 or sum(map(bool, losses)) > 1 for losses in known):
             return False
-        return all(one.first for one in known) or all(one.last for one in known)
+        return any(all(losses[at] for losses in known) for at in (0, -1))
 
 
 # ---- batches -------------------------------------------------------------------------------------

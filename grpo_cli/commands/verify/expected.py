@@ -10,8 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,10 +181,12 @@ class Quantity:
     record: Values | None = None
 
 
-def _metric(name: str, stage: str) -> Quantity:
-    return Quantity((name,), stage, record=METRICS[name])
-
-
+_OWN = {
+    **dict.fromkeys(("clip_fraction", "clip_fraction_low", "clip_fraction_high"), "surrogate"),
+    **dict.fromkeys(("ratio_mean", "ratio_min", "ratio_max"), "ratio"),
+    "gradient_norm": "gradient",
+}
+"""The metrics that are no framework's → the stage that makes each."""
 QUANTITIES = (
     Quantity(("advantages", "advantage"), "advantage", lambda b: b.advantage),
     Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio),
@@ -196,13 +197,7 @@ QUANTITIES = (
     Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution),
     Quantity(("gradient",), "gradient", lambda b: b.gradient),
     Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient),
-    _metric("clip_fraction", "surrogate"),
-    _metric("clip_fraction_low", "surrogate"),
-    _metric("clip_fraction_high", "surrogate"),
-    _metric("ratio_mean", "ratio"),
-    _metric("ratio_min", "ratio"),
-    _metric("ratio_max", "ratio"),
-    _metric("gradient_norm", "gradient"),
+    *(Quantity((name,), stage, record=METRICS[name]) for name, stage in _OWN.items()),
     Quantity(("policy",), "policy", record=lambda b: b.record_value(POLICY)),
     Quantity(("policy_loss",), "policy", record=lambda b: -b.record_value(POLICY)),
     Quantity(("kl_loss",), "kl", record=lambda b: b.record_value(KL)),
@@ -233,8 +228,7 @@ METRIC = "metrics"
 """The stage of a trainer's metrics."""
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(NamedTuple):
     """One quantity that a record expects.
 
     Attributes:
@@ -260,7 +254,7 @@ class Expectation:
         found = {"token": quantity.tokens, "record": quantity.record}.get(self.level)
         return found or _of_responses(quantity)
 
-    @cached_property
+    @property
     def kind(self) -> tuple[str, str, bool]:
         """What expectations of records that are compared together have in common."""
         return self.key, self.level, bool(self.given.any())

@@ -380,12 +380,14 @@ class _Compared(NamedTuple):
 
     Attributes:
         column: their values.
-        undefined: [M] the records that expect NaN of a mean over nothing.
+        absent: [M] the records that have no such quantity.
+        undefined: [M] the others that expect NaN of a mean over nothing.
         differences: record → where it differs.
     """
 
     column: Column
-    undefined: Flags
+    absent: Sequence[bool]
+    undefined: Sequence[bool]
     differences: Mapping[int, Difference]
 
 
@@ -405,9 +407,10 @@ def judge(questions: Sequence[Question], breakdown: Breakdown) -> list[Judged | 
         column = column_of(records, each, breakdown)
         keys[each[0].key] = None
         if column is not None:
-            undefined = _are_undefined(column, breakdown) & ~column.absent
+            absent = column.absent
+            undefined = (_are_undefined(column, breakdown) & ~absent).tolist()
             differing = dict(differences(column, breakdown, questions[0].within))
-            keys[each[0].key] = _Compared(column, undefined, differing)
+            keys[each[0].key] = _Compared(column, absent.tolist(), undefined, differing)
     signatures = breakdown.objective.signatures(len(questions))
     pairs = zip(questions, signatures, strict=True)
     return [_judged(at, question, keys, line) for at, (question, line) in enumerate(pairs)]
@@ -434,7 +437,7 @@ def _judged(
     at: int, question: Question, keys: Mapping[str, _Compared | None], signature: str
 ) -> Judged | InputError:
     record, plan, (wanted, ignored), within = question
-    known = {key: each for key, each in keys.items() if each and not each.column.absent[at]}
+    known = {key: each for key, each in keys.items() if each and not each.absent[at]}
     ignored = [*ignored, *(key for key in keys if key not in known)]
     compared = {key: each for key, each in known.items() if not each.undefined[at]}
     if not known:

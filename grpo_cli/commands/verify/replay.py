@@ -337,8 +337,9 @@ def _advantages(batch: Sequence[Part]) -> F64 | str:
     settings = dict(first.record.hyperparameters)
     try:
         alike = [replace(one.record, hyperparameters=settings, advantages=None) for one in batch]
-        labels = {label: at for at, label in enumerate(dict.fromkeys(_labels(batch)))}
-        made = replace(join(alike), groups=[labels[one] for one in _labels(batch)])
+        seen: dict[str, int] = {}
+        groups = [seen.setdefault(one, len(seen)) for part in batch for one in part.groups]
+        made = replace(join(alike), groups=groups)
         chunk = Chunk.of([made])
         objective = chunk.objective(first.plan)
         if objective.advantage.choice.given or (
@@ -357,10 +358,6 @@ def _advantages(batch: Sequence[Part]) -> F64 | str:
     return f"{first.plan.variant} has no advantage per response" if found is None else found
 
 
-def _labels(batch: Sequence[Part]) -> list[str]:
-    return [label for part in batch for label in part.groups]
-
-
 # ---- steps ---------------------------------------------------------------------------------------
 
 
@@ -368,17 +365,22 @@ def _replay_step(step: Sequence[Part], new: Collection[Hashable], stages: _Stage
     """The loss and the metrics of a step that began the ``new`` generations."""
     last = next((part for part in reversed(step) if "step_loss" in part.numbers), None)
     logged = next((part for part in reversed(step) if part.metrics("step_metrics")), None)
-    why = _incomplete(step) if last or logged else "a step's loss was not recorded"
-    loss = _step_loss(step) if why is None and last else (why or "")
-    if isinstance(loss, str):
-        stages.skipped["step loss"] |= {loss: None} if loss else {}
-    elif last:
-        stages.compare("step loss", last, "step_loss", last.numbers["step_loss"], *loss)
-    if logged and why is None:
+    if not (last or logged):
+        stages.skipped["step loss"] |= {"a step's loss was not recorded": None}
+    elif why := _incomplete(step):
+        stages.skipped["step loss"] |= {why: None}
+    else:
+        if last:
+            loss = _step_loss(step)
+            if isinstance(loss, str):
+                stages.skipped["step loss"] |= {loss: None}
+            else:
+                stages.compare("step loss", last, "step_loss", last.numbers["step_loss"], *loss)
         found = _of_generation(step, new) | _of_micro_batches(step)
-        for name, number in logged.metrics("step_metrics").items():
-            if name in found:
-                stages.compare(METRIC, logged, f"step_metrics.{name}", number, *found[name])
+        known = logged.metrics("step_metrics") if logged else {}
+        for name in [name for name in known if name in found]:
+            assert logged is not None
+            stages.compare(METRIC, logged, f"step_metrics.{name}", known[name], *found[name])
 
 
 def _incomplete(step: Sequence[Part]) -> str | None:
@@ -447,14 +449,15 @@ def _of_generation(
     whole = len(new) == 1 and size == parts[0].seal.get("generation_size")
     if step[0].framework.get("name") != "trl" or not whole:
         return {}
-    each = {"reward": [part.rewards for part in parts]}
-    each |= {name: [part.functions.get(name) for part in parts] for name in parts[0].functions}
-    found = {}
-    for name, columns in each.items():
-        values = np.concatenate([[np.nan] if one is None else one for one in columns])
-        known = values[~np.isnan(values)]
-        if len(known) and all(one is not None for one in columns):
-            mean, std = ("", "_std") if name == "reward" else ("/mean", "/std")
-            found[f"{name}{mean}"] = float(known.mean())
-            found[f"{name}{std}"] = float(known.std(ddof=1)) if len(known) > 1 else 0.0
+    each = {("reward", "reward_std"): [part.rewards for part in parts]} | {
+        (f"{name}/mean", f"{name}/std"): [part.functions.get(name) for part in parts]
+        for name in parts[0].functions
+    }
+    found: dict[str, float] = {}
+    for (mean, std), columns in each.items():
+        given = [one for one in columns if one is not None]
+        known = np.concatenate([one[~np.isnan(one)] for one in [np.zeros(0), *given]])
+        if len(known) and len(given) == len(columns):
+            found[mean] = float(known.mean())
+            found[std] = float(known.std(ddof=1)) if len(known) > 1 else 0.0
     return {name: (value, abs(value)) for name, value in found.items()}

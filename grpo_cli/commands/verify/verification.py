@@ -75,7 +75,7 @@ def verified(
         answer = run.result()
     if other is None or not other.records:  # none could be joined
         return run, answer
-    by_chance = repeated and any(any(one.values) for one in losses.steps.values())
+    by_chance = repeated and not losses.are_zero
     of_records = _quality(answer, least=_CHANCE if by_chance else 0.0)
     if _quality(other) > of_records or (repeated and _quality(other) == of_records):
         return of_steps, other

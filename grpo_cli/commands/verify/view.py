@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -112,7 +113,17 @@ def _replayed(answer: Replay) -> Iterator[Text]:
         yield Text.assemble((f"  {stage.stage:<11}", "cyan"), (words, style))
         if (first := stage.first) is not None:
             numbers = f"yours {first.yours!r}, computed {first.grpo!r}"
+            numbers += f", differs by {_off(first.yours, first.grpo)}"
             yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
+
+
+def _off(yours: float, computed: float) -> str:
+    """How far off a number is, and which share of the computed one that is; of 0 there is none."""
+    off = abs(yours - computed)
+    share = 100.0 * off / abs(computed) if computed else math.nan
+    if not math.isfinite(share):
+        return f"{off:.3g}"
+    return f"{off:.3g} ({f'{share:.2g}' if share < 99.5 else f'{share:,.0f}'} %)"
 
 
 def _in_verdict(answer: Verified) -> bool:
@@ -140,6 +151,7 @@ def _paragraph(
     has_kl = not choices_in(row.signature).get("kl", "").startswith("none")
     no_kl = "" if has_kl or first.stage != "kl" or first.got else " (no KL in the loss)"
     yield Text.assemble(("  computed ", "cyan"), f"{first.got!r}{no_kl}")
+    yield Text.assemble(("  differs  ", "cyan"), f"by {_off(first.expected, first.got)}")
     causes = sorted(first.causes, key=lambda words: words not in shared)
     where, hint, _ = (first.pattern or "").partition(HINT)
     where, _, stages = where.partition(LOOK)

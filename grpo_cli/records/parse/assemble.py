@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any
@@ -39,8 +39,13 @@ _ROUNDING = 0.01
 """The most that a log-sum-exp in bfloat16 is off, in nats."""
 
 
-def layout(record: Record) -> Hashable:
-    """The key that records must have in common to be assembled together."""
+def layout(record: Record, free: Collection[str] = ()) -> Hashable:
+    """The key that records must have in common to be assembled together.
+
+    Args:
+        record: a record.
+        free: hyperparameters that may differ.
+    """
     rewards = record.rewards
     first = rewards[0] if rewards else None
     return (
@@ -51,7 +56,7 @@ def layout(record: Record) -> Hashable:
         type(record.reward_baselines),
         type(record.advantages),
         tuple(record.of_turns),
-        tuple(record.hyperparameters.items()),
+        tuple(pair for pair in record.hyperparameters.items() if pair[0] not in free),
         tuple(record.misnamed.items()),
     )
 

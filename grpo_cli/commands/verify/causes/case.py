@@ -56,6 +56,21 @@ class Case(Compared):
             lambda term: term._replace(coefficient=factor * term.coefficient), name
         )
 
+    def everything_times(self, factor: float, only: str = "") -> Breakdown:
+        """J times a factor, and with it its gradient; or ``only`` the term of that name."""
+        weights = {id(term.weights): term.weights for term in self.breakdown.terms}
+        scaled = {key: w._replace(numerator=factor * w.numerator) for key, w in weights.items()}
+        return self.with_terms(lambda term: term._replace(weights=scaled[id(term.weights)]), only)
+
+    def scaled(self, loss: float, gradient: float, only: str = "") -> Breakdown:
+        """The values of all terms, or of ``only`` one, times a factor, and their gradients."""
+
+        def changed(term: Term) -> Term:
+            slope = None if term.slope is None else gradient * term.slope
+            return term._replace(values=loss * term.values, sums=loss * term.sums, slope=slope)
+
+        return self.with_terms(changed, only)
+
     def counted(self, term: Term, times: F64) -> Term:
         """A term with each token counted so many times, [N]; its denominator stays."""
         values, slope = term.values * times, None if term.slope is None else term.slope * times

@@ -11,9 +11,15 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, bound_to, catalogued, swapped, tapped
+from grpo_cli.commands.verify.causes.cause import (
+    Cause,
+    bound_to,
+    catalogued,
+    roundest,
+    swapped,
+    tapped,
+)
 from grpo_cli.commands.verify.causes.denominators import lengths
-from grpo_cli.commands.verify.causes.solving import roundest
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.objective.breakdown import Breakdown
@@ -108,17 +114,10 @@ def _width(case: Case) -> float:
     return float(max(case.record.widths, default=1))
 
 
-_DIVISORS: Mapping[str, Callable[[Case], F64 | float]] = {
-    "ratio-width": _width,
-}
-"""What a sequence's log-ratio is divided by instead of by its tokens."""
-
-
 def _levels(case: Case) -> Iterator[Cause]:
     """Yields log-ratios of a sequence with another divisor, and its gradient without 1/L."""
     if case.objective.ratio.choice.per_response:
-        for key, divisor in _DIVISORS.items():
-            yield catalogued(key, partial(_over, divisor=divisor))
+        yield catalogued("ratio-width", partial(_over, divisor=_width))
         yield catalogued("ratio-slope", _steep)
     for key, divisor in (("ratio-not-summed.length", lengths), ("ratio-not-summed.width", _width)):
         yield catalogued(key, partial(_over, divisor=divisor, each=True))

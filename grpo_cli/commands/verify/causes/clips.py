@@ -8,18 +8,16 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, swapped
-from grpo_cli.commands.verify.causes.solving import roundest
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, roundest, swapped
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
 from grpo_cli.terminal.numbers import is_round
 
-Flags = NDArray[np.bool_]
 Form = Callable[[F64, F64, float, float], tuple[F64, F64 | None]]
 """ρ, A and both bounds → s and ∂s/∂log ρ (None where it is 0)."""
 

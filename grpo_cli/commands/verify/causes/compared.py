@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 
-from grpo_cli.batch import F64, I64, Batch, Cut, Segments
+from grpo_cli.batch import F64, I64, Batch, Segments
 from grpo_cli.commands.verify.causes.rounding import loss_rooms
 from grpo_cli.commands.verify.compare import (
     NOISE_OF_SUMS,
@@ -156,27 +156,15 @@ class Compared:
         return Segments(np.array([n for one in self.records for n in one.widths], dtype=np.int64))
 
     @cached_property
+    def counts(self) -> F64:
+        """[3, M] the groups, responses and tokens of each record."""
+        edges = self.batch.edges(range(len(self.records) + 1))
+        return np.diff(edges)[1:].astype(np.float64)
+
+    @cached_property
     def unpadded(self) -> I64:
         """[R] tokens of each response as written, less the masked ones that repeat at its end."""
-        ids, widths = self.record.token_ids, self.written.lengths.copy()
-        values = self.record.columns.get("log_probs_new")
-        if (ids is None and values is None) or not self.is_masked:
-            return widths
-        column = np.array([x for row in ids for x in row]) if ids else np.frombuffer(values or b"")
-        for row in np.flatnonzero(widths).tolist():
-            start, end = int(self.written.starts[row]), int(self.written.starts[row] + widths[row])
-            own = column[start:end]
-            kept = self.mask[start:end] | (own != own[-1])
-            run = int(np.argmax(kept[::-1])) if kept.any() else 0 if own[-1] else len(own)
-            widths[row] -= run if run > 1 or (ids is None and own[-1] == 0.0) else 0
-        return widths
-
-    @property
-    def accumulations(self) -> dict[str, float]:
-        """By what a mean is divided in addition: nothing, or the accumulation steps."""
-        steps = self.record.hyperparameters.get("gradient_accumulation_steps")
-        more = {" / accumulation steps": float(steps)} if isinstance(steps, int | float) else {}
-        return {"": 1.0} | {words: number for words, number in more.items() if number > 1.0}
+        return np.concatenate([_unpadded(one) for one in self.records])
 
     @cached_property
     def losses(self) -> F64:
@@ -236,7 +224,7 @@ class Compared:
         own, rounding = self._own_misfits, self.roundings
         rest = REST * own
         lone = np.where(own <= rounding, rounding, np.clip(rounding, LONE * own, rest))
-        rest = np.where(self._have_one_number & ~self._are_short, lone, rest)
+        rest = np.where(self._have_one_number & (self._digit_rooms == 0.0), lone, rest)
         return np.where(most <= rest, most, np.inf)
 
     def misfit(self, again: Breakdown) -> float:
@@ -315,11 +303,6 @@ class Compared:
         return np.array([_room(value) for value in self.losses.tolist()])
 
     @property
-    def _are_short(self) -> Flags:
-        """[M] the records whose loss has few digits."""
-        return self._digit_rooms > 0.0
-
-    @property
     def rounding(self) -> float:
         """It as a relative tolerance."""
         return float(self.roundings[0])
@@ -359,36 +342,27 @@ class Compared:
         """Whether the record has a mask."""
         return self.record.mask is not None
 
-    def by_record(self, number: Callable[[Self], float]) -> F64 | float:
-        """A number of the record; of several [R] that of each one's responses."""
-        if len(self.records) == 1:
-            return number(self)
-        numbers = [number(self.alone(at)) for at in range(len(self.records))]
-        return self.batch.records.spread(np.array(numbers))
-
-    def alone(self, at: int) -> Self:
-        """A record, and of its batch and evaluation what counts are read from."""
-        if len(self.records) == 1:
-            return self
-        batch, weight, cut = self.batch, self.breakdown.correction, self._cuts[at]
-        own = Batch(
-            Segments(batch.responses.lengths[cut.responses]),
-            Segments(np.array(cut.counts[2:3])),
-            batch.groups[cut.responses] - cut.groups.start,
-            cut.counts[1],
-            rewards=None if batch.rewards is None else batch.rewards[cut.responses],
-        )
-        rejected = None if weight is None else weight[cut.tokens]
-        evaluated = replace(self.breakdown, batch=own, correction=rejected)
-        return type(self)([self.records[at]], evaluated, (), self.tolerance)
-
-    @cached_property
-    def _cuts(self) -> list[Cut]:
-        return [*self.batch.cuts(range(len(self.records) + 1))]
-
 
 COUNTS = ("num_items_in_batch", "batch_num_tokens")
 """They differ from record to record of one run, and are in no answer."""
+
+
+def _unpadded(record: Record) -> I64:
+    """[R] it of a record."""
+    ids, values = record.token_ids, record.columns.get("log_probs_new")
+    written = Segments(np.array(record.widths, dtype=np.int64))
+    widths = written.lengths.copy()
+    if record.mask is None or (ids is None and values is None):
+        return widths
+    mask = np.frombuffer(record.mask, dtype=np.bool_)
+    column = np.array([x for row in ids for x in row]) if ids else np.frombuffer(values or b"")
+    for row in np.flatnonzero(widths).tolist():
+        start, end = int(written.starts[row]), int(written.starts[row] + widths[row])
+        own = column[start:end]
+        kept = mask[start:end] | (own != own[-1])
+        run = int(np.argmax(kept[::-1])) if kept.any() else 0 if own[-1] else len(own)
+        widths[row] -= run if run > 1 or (ids is None and own[-1] == 0.0) else 0
+    return widths
 
 
 def _room(loss: float) -> float:

@@ -1,8 +1,8 @@
-"""Denominators and factors: what tokens are divided by, and what everything is multiplied by."""
+"""Denominators: what tokens are divided by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 
@@ -10,18 +10,20 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed
+from grpo_cli.commands.verify.causes.cause import Cause, is_typed
+from grpo_cli.commands.verify.compare import largest
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
-from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
-from grpo_cli.terminal.numbers import is_round
+from grpo_cli.objective.terms import ENTROPY, KL
 
 # ---- denominators, solved for: what each response's tokens weigh, and what that is --------------
 
 Numerator = Callable[[Case], F64]
-Divisor = Callable[[Case], float]
+Divisor = Callable[[Case], F64 | float]
+"""[M] a number of each record, or one for all."""
 
 
 def lengths(case: Case) -> F64:
@@ -59,7 +61,8 @@ _FORMS: Mapping[str, tuple[str, Numerator]] = {
 and the numerator."""
 
 
-def _constant(case: Case) -> float:
+def constant_length(case: Case) -> float:
+    """The length that the record or its objective states; not a number without any."""
     values = case.record.hyperparameters
     given = values.get("max_completion_length", values.get("response_length"))
     own = case.objective.aggregate.values.get("max_completion_length")
@@ -70,37 +73,67 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else np.nan
 
 
-def _count(case: Case) -> float:
-    return float(case.batch.responses.count)
+def _groups(case: Case) -> F64:
+    return case.counts[0]
 
 
-def _with_cut(case: Case) -> float:
+def _count(case: Case) -> F64:
+    return case.counts[1]
+
+
+def _tokens(case: Case) -> F64:
+    return case.counts[2]
+
+
+def _written(case: Case) -> F64:
+    return _summed(case, case.written.lengths)
+
+
+def _longest(case: Case) -> F64:
+    return largest(case.written.lengths.astype(np.float64), case.batch.records)
+
+
+def _summed(case: Case, values: F64 | I64 | Flags) -> F64:
+    """[M] the sum over the responses of each record."""
+    total: F64 = case.batch.records.sum(values.astype(np.float64))
+    return total
+
+
+def _unless(count: F64, other: Flags) -> F64:
+    """[M] a count, not a number where that is another one."""
+    return np.where(other, np.nan, count)
+
+
+def _with_cut(case: Case) -> F64:
     """Counts the tokens that count, and those of fully masked responses but for their padding."""
-    cut = case.batch.responses.lengths == 0
-    more = int(case.unpadded[cut].sum())
-    return float(case.batch.responses.total + more) if more else np.nan
+    more = _summed(case, np.where(case.batch.responses.lengths == 0, case.unpadded, 0))
+    return _unless(_tokens(case) + more, more == 0.0)
 
 
-def _with_masked(case: Case) -> float:
+def _with_masked(case: Case) -> F64:
     """Counts all tokens but padding, where that is no other count."""
-    count = float(case.unpadded.sum())
-    return np.nan if count in (_with_cut(case), float(case.written.total)) else count
+    count = _summed(case, case.unpadded)
+    return _unless(count, (count == _with_cut(case)) | (count == _written(case)))
 
 
-def _filled(case: Case) -> float:
+def _nonempty(case: Case) -> F64:
+    return _summed(case, case.batch.responses.lengths > 0)
+
+
+def _filled(case: Case) -> F64:
     """Counts the responses that have tokens; not a number where all have some."""
-    filled = int((case.batch.responses.lengths > 0).sum())
-    return float(filled) if filled < case.batch.responses.count else np.nan
+    return _unless(_nonempty(case), _nonempty(case) == _count(case))
 
 
-def _kept_of_all(case: Case) -> float:
+def _kept_of_all(case: Case) -> F64:
     """Counts the tokens that the correction keeps; not a number where it keeps all."""
-    kept = float(_kept(case).sum())
-    return kept if kept < case.batch.responses.total else np.nan
+    kept = _summed(case, _kept(case))
+    return _unless(kept, kept >= _tokens(case))
 
 
-def _tokens(case: Case) -> float:
-    return float(case.batch.responses.total)
+def _micro_batch_items(case: Case) -> F64:
+    given = (one.hyperparameters.get("num_items_in_batch") for one in case.records)
+    return np.array([_number(value) for value in given])
 
 
 # what tokens of equal weight are divided by
@@ -108,19 +141,19 @@ _EQUAL: Mapping[str, Divisor] = {
     "denominator-missing.tokens": lambda _: 1.0,
     "token-for-response-mean.tokens": _tokens,
     "denominator-other.responses": _count,
-    "constant-length": lambda case: _count(case) * _constant(case),
-    "padded-length.responses": lambda case: _count(case) * max(case.record.widths, default=0),
-    "truncated-in-denominator.written": lambda case: float(sum(case.record.widths)),
+    "constant-length": lambda case: _count(case) * constant_length(case),
+    "padded-length.responses": lambda case: _count(case) * _longest(case),
+    "truncated-in-denominator.written": _written,
     "truncated-in-denominator.unpadded": _with_masked,
     "truncated-in-denominator.cut": _with_cut,
-    "local-count": lambda case: _number(case.record.hyperparameters.get("num_items_in_batch")),
-    "norm-without-responses": _constant,
-    "padded-length.alone": lambda case: float(max(case.record.widths)),
-    "group-count": lambda case: float(case.batch.group_count),
+    "local-count": _micro_batch_items,
+    "norm-without-responses": constant_length,
+    "padded-length.alone": _longest,
+    "group-count": _groups,
     "one-less.responses": lambda case: _count(case) - 1.0,
-    "one-less.length": lambda case: (_count(case) - 1.0) * _constant(case),
+    "one-less.length": lambda case: (_count(case) - 1.0) * constant_length(case),
     "one-less.tokens": lambda case: _tokens(case) - 1.0,
-    "one-less.each": lambda case: _tokens(case) - float((case.batch.responses.lengths > 0).sum()),
+    "one-less.each": lambda case: _tokens(case) - _nonempty(case),
     "root-length.tokens": lambda case: _tokens(case) ** 0.5,
     "empty-response-counted": _filled,
     "rejected-in-denominator": _kept_of_all,
@@ -130,7 +163,7 @@ _MEANS: Mapping[str, Divisor] = {
     "token-for-response-mean": _count,
     "one-less.responses": lambda case: _count(case) - 1.0,
     "denominator-missing": lambda _: 1.0,
-    "group-count": lambda case: float(case.batch.group_count),
+    "group-count": _groups,
     "empty-response-counted": _filled,
 }
 
@@ -179,7 +212,7 @@ def of_a_term(case: Case) -> Iterator[Cause]:
     terms = [one for one in case.breakdown.terms if one.name in _TERMS and one.active]
     for term in terms if lone or case.gradient is not None else ():
         called, mistake = _TERMS[term.name]
-        for form, steps in product(_shapes(case), case.accumulations.values()):
+        for form, steps in product(_shapes(case), _further_divisors(case).values()):
             times = f" × {steps:g} accumulation steps" if steps > 1.0 else ""
             for key, of in (_MEANS if form else _EQUAL).items():
                 words = f"{called} over another denominator: your loss {_divided(form)}"
@@ -195,8 +228,8 @@ def of_a_term(case: Case) -> Iterator[Cause]:
 _TIMES: Mapping[str, Divisor] = {
     "responses": _count,
     "tokens": _tokens,
-    "groups": lambda case: float(case.batch.group_count),
-    "responses in a group": lambda case: _count(case) / case.batch.group_count,
+    "groups": _groups,
+    "responses in a group": lambda case: _count(case) / _groups(case),
     "accumulation steps": lambda case: accumulation_steps(case),
 }
 """What a term may be multiplied or divided by once more."""
@@ -204,7 +237,7 @@ _TIMES: Mapping[str, Divisor] = {
 
 def _with_denominator(case: Case, name: str, form: str, of: Divisor, steps: float) -> Breakdown:
     """The record's evaluation with other weights of one of its terms."""
-    by = of(case) * steps
+    by = _of_one(case, of) * steps
     if not by > 0.0:
         raise ValueError("there is no such count")
     weights = Weights(_FORMS[form][1](case), None, by, "solved")
@@ -213,7 +246,7 @@ def _with_denominator(case: Case, name: str, form: str, of: Divisor, steps: floa
 
 
 def _with_times(case: Case, name: str, count: str, power: float) -> Breakdown:
-    return case.with_coefficient(name, _TIMES[count](case) ** power)
+    return case.with_coefficient(name, _of_one(case, _TIMES[count]) ** power)
 
 
 def micro_batches(case: Case) -> Iterator[Cause]:
@@ -228,7 +261,7 @@ def micro_batches(case: Case) -> Iterator[Cause]:
         one_number = way == _DEALT or count % size or inner != "token"
         if (factor is None and one_number) or (way == _PARTS and count % size):
             continue  # it fits some of many ways
-        for divided, steps in case.accumulations.items():
+        for divided, steps in _further_divisors(case).items():
             made = partial(_mean_of_means, way=way, size=size, inner=inner, steps=steps)
             if factor is not None:
                 wanted = case.breakdown.weight * factor
@@ -319,7 +352,7 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
     usual = float(np.median(factor))
     if abs(factor - usual).max() <= 3e-4 * abs(usual):
         words = f"off by a constant factor: yours is the computed one times {usual:.6g}"
-        made = partial(everything_times, factor=usual)
+        made = partial(Case.everything_times, factor=usual)
         yield Cause("factor", words, made, by_record=True, unnamed=not is_typed(usual, digits=3))
     else:
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
@@ -362,7 +395,7 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
     for times in (False, True):
         for key, of in (_MEANS if form else _EQUAL).items():
             count = partial(_counted, of=of, times=times)
-            if abs(count(case) - divisor) <= room * divisor:
+            if abs(_of_one(case, count) - divisor) <= room * divisor:
                 found = True
                 mistake, name = worded(key)
                 if times:
@@ -373,8 +406,13 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
             return
 
 
-def _counted(case: Case, of: Divisor, *, times: bool) -> float:
+def _counted(case: Case, of: Divisor, *, times: bool) -> F64 | float:
     return of(case) * accumulation_steps(case) if times else of(case)
+
+
+def _of_one(case: Case, of: Divisor) -> float:
+    """The number of the one record."""
+    return float(np.ravel(of(case))[0])
 
 
 def accumulation_steps(case: Case) -> float:
@@ -382,137 +420,18 @@ def accumulation_steps(case: Case) -> float:
     return _number(case.record.hyperparameters.get("gradient_accumulation_steps") or 1)
 
 
+def _further_divisors(case: Case) -> dict[str, float]:
+    """By what a mean is divided in addition: nothing, or the accumulation steps."""
+    steps = accumulation_steps(case)
+    return {"": 1.0} | ({" / accumulation steps": steps} if steps > 1.0 else {})
+
+
 def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
-    shape, by = numerator(case), case.by_record(divisor)
+    records, by = case.batch.records, _of_one(case, divisor)
+    each = records.spread(np.broadcast_to(divisor(case), records.count))
+    shape, many = numerator(case), records.count > 1
 
     def aggregate() -> Weights:
-        return Weights(shape, None, by, "solved")
+        return Weights(shape, None, each if many else by, "solved")
 
     return case.evaluated(aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None)
-
-
-# ---- sign and plain factors: of everything, of the gradient alone, of the loss alone ------------
-
-
-def negative(case: Case) -> Iterator[Cause]:
-    """Yields the objective for the loss, of the KL alone where no response has an advantage."""
-    if case.gradient is not None or case.loss is not None:
-        if not case.breakdown.advantage.any():
-            yield catalogued("kl-sign", partial(Case.with_coefficient, name=KL, factor=-1.0))
-        words = "wrong sign: your loss is the negative of the computed loss (loss = −objective)"
-        made = partial(everything_times, factor=-1.0)
-        yield Cause("loss-sign", words, made, by_record=True)
-        if (kl := case.breakdown.term(KL)) is not None and kl.active:
-            words = "wrong sign of the policy term: it is not negated, and the KL is right"
-            made = partial(everything_times, factor=-1.0, only=POLICY)
-            yield Cause("loss-sign", words, made, by_record=True)
-
-
-def everything_times(case: Case, factor: float, only: str = "") -> Breakdown:
-    """Multiplies J, and with it its gradient; or ``only`` one of its terms."""
-    weights = {id(term.weights): term.weights for term in case.breakdown.terms}
-    scaled = {key: w._replace(numerator=factor * w.numerator) for key, w in weights.items()}
-    return case.with_terms(lambda term: term._replace(weights=scaled[id(term.weights)]), only)
-
-
-def separate_factors(case: Case) -> Iterator[Cause]:
-    """Yields a factor that only the gradient has, or only the loss."""
-    ours, wanted, loss = case.breakdown.gradient, case.gradient, _loss_factor(case)
-    square = float(ours @ ours)
-    if wanted is None or loss is None or not square:
-        return
-    gradient = float(ours @ wanted) / square
-    if abs(loss - 1.0) <= case.tolerance.rtol or abs(gradient - loss) > 1e-3 * abs(gradient):
-        factor = f"the computed one times {gradient:.5g}"
-        words = f"only the gradient differs: yours is {factor}, and the loss agrees"
-        yield Cause("gradient-factor", words, partial(scaled, loss=1.0, gradient=gradient))
-        if is_round(loss):  # else it is fitted to the one number that it explains
-            turned = "wrong sign: " if abs(loss + 1.0) <= case.tolerance.rtol else ""
-            named = (name for name, value in _stated(case, _ACCUMULATION) if _is_times(loss, value))
-            of = "".join(f" ({name}, so perhaps accumulation)" for name in [*named][:1])
-            factor = f"the computed one times {loss:.5g}{of}"
-            words = f"{turned}only the logged loss differs: yours is {factor}"
-            yield Cause("loss-factor", words, partial(scaled, loss=loss, gradient=1.0))
-        if is_round(loss) and abs(gradient - 1.0) > 1e-3:
-            words = f"off by constant factors: gradient times {gradient:.5g}, loss times {loss:.5g}"
-            yield Cause("factor", words, partial(scaled, loss=loss, gradient=gradient))
-
-
-def _is_times(factor: float, value: float) -> bool:
-    return value > 1.0 and any(abs(factor - x) <= 1e-4 * x for x in (value, 1.0 / value))
-
-
-def _loss_factor(case: Case) -> float | None:
-    ours = float(case.breakdown.record_objective[0])
-    return None if case.loss is None or not ours else case.loss / ours
-
-
-def scaled(case: Case, loss: float, gradient: float, only: str = "") -> Breakdown:
-    """Multiplies the values of all terms, or of ``only`` one, and their gradients."""
-
-    def changed(term: Term) -> Term:
-        slope = None if term.slope is None else gradient * term.slope
-        return term._replace(values=loss * term.values, sums=loss * term.sums, slope=slope)
-
-    return case.with_terms(changed, only)
-
-
-# ---- factors, where there is only one number to go by -------------------------------------------
-
-_PERHAPS = "off by a factor, perhaps of accumulation"
-_SUM = "a sum instead of a mean, or a mean instead of a sum"
-_ACCUMULATION = ("gradient_accumulation_steps", "steps_per_generation", "dp_size", "num_processes")
-_MICRO_BATCHES, _WHOLE = range(2, 65), range(2, 11)
-"""Micro-batches of a step that no record states, and plain factors of a loss."""
-
-
-def factors(case: Case) -> Iterator[Cause]:
-    """Yields factors of the loss that have a name; of a gradient too, only of accumulation."""
-    found, room = _loss_factor(case), max(case.tolerance.rtol, case.rounding)
-    if found is None:
-        return
-    alone = case.gradient is None
-    stated, counts = [*_stated(case, _ACCUMULATION)], [*_counts(case)] if alone else []
-    if alone and not any(name == _ACCUMULATION[0] for name, _ in stated):
-        for count in _MICRO_BATCHES:
-            if abs(found * count - 1.0) <= room:
-                words = f"loss ÷ {count}: gradient accumulation of {count}"
-                yield _factor("accumulation-missing", words, 1.0 / count)
-    named = [("accumulation-missing", _PERHAPS, *each) for each in stated]
-    named += [("factor", _SUM, *each) for each in counts]
-    for mistake, kind, name, value in (row for row in named if row[3] > 1):
-        for factor, verb in ((value, "times"), (1.0 / value, "divided by")):
-            for sign, suffix in ((1.0, ""), (-1.0, ", with the wrong sign")):
-                if abs(found - sign * factor) <= room * factor:
-                    words = f"{kind}: yours is the computed one {verb} {name} = {value:g}{suffix}"
-                    yield _factor(mistake, words, sign * factor)
-    known = {*np.bincount(case.batch.groups).tolist(), *(x for _, x in (*stated, *counts))}
-    for count in _WHOLE if case.is_loss_alone else ():
-        if abs(found / count - 1.0) <= room and count not in known:
-            words = f"off by a constant factor: yours is the computed loss times {count}"
-            yield _factor("factor", words, count)._replace(by_record=True)
-
-
-def _factor(mistake: str, words: str, factor: float) -> Cause:
-    return Cause(mistake, words, partial(everything_times, factor=factor))
-
-
-def _stated(case: Case, names: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yields hyperparameters that the record has, with their numbers."""
-    for name in names:
-        if isinstance(value := case.record.hyperparameters.get(name), float | int):
-            yield name, float(value)
-
-
-def batch_counts(case: Case) -> Iterator[tuple[str, float]]:
-    """Yields what a mean over the batch may be over."""
-    batch = case.batch
-    yield "the number of responses", float(batch.responses.count)
-    yield "the number of tokens", float(batch.responses.total)
-    yield "the number of groups", float(batch.group_count)
-
-
-def _counts(case: Case) -> Iterator[tuple[str, float]]:
-    yield from _stated(case, ("max_completion_length", "response_length"))
-    yield from batch_counts(case)
-    yield "the denominator", float(case.breakdown.denominator[0])

@@ -8,17 +8,14 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, tapped
+from grpo_cli.commands.verify.causes.cause import Cause, parametric, tapped
 from grpo_cli.commands.verify.causes.choices import scaled_ratio
-from grpo_cli.commands.verify.causes.solving import parametric
 from grpo_cli.commands.verify.compare import HALF, to_half
 from grpo_cli.objective.breakdown import Breakdown
 
-Flags = NDArray[np.bool_]
 Change = Callable[[F64, Segments], F64]
 """A column as written, and its responses → the column as it was read."""
 

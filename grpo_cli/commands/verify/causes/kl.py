@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
@@ -17,19 +16,17 @@ from grpo_cli.commands.verify.causes.cause import (
     bound_to,
     catalogued,
     is_typed,
+    roundest_near,
     swapped,
     tapped,
 )
-from grpo_cli.commands.verify.causes.denominators import scaled
-from grpo_cli.commands.verify.causes.solving import roundest_near
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice, Composed, call, parameters
 from grpo_cli.objective.results import Kl
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.terminal.numbers import is_round
 from grpo_cli.variants import STAGES
-
-Flags = NDArray[np.bool_]
 
 
 def penalties(case: Case) -> Iterator[Cause]:
@@ -270,5 +267,5 @@ def policy_strength(case: Case) -> Iterator[Cause]:
         words = f"advantages times {near:.5g}: the policy term is scaled, the KL is not"
         if abs(factor + 1.0) <= 1e-4:
             words = "wrong sign of the policy term (advantages times -1); the KL is right"
-        made = partial(scaled, loss=near, gradient=near, only=POLICY)
+        made = partial(Case.scaled, loss=near, gradient=near, only=POLICY)
         yield Cause("advantage-scaled", words, made, equal=not is_typed(near))

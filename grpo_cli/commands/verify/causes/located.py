@@ -8,17 +8,15 @@ from os import environ
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes import denominators, masks
+from grpo_cli.commands.verify.causes import denominators, factors, masks
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import ENTROPY, KL
 from grpo_cli.terminal.numbers import is_round
-
-Flags = NDArray[np.bool_]
 
 
 class Located(NamedTuple):
@@ -146,7 +144,7 @@ def _counts(case: Case) -> Iterator[tuple[str, float]]:
     sizes = np.bincount(case.batch.groups)
     if (sizes == sizes[0]).all():
         yield "the number of responses in a group", float(sizes[0])
-    yield from denominators.batch_counts(case)
+    yield from factors.batch_counts(case)
 
 
 def _outside(case: Case) -> Found:

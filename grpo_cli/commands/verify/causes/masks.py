@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, tapped
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import ENTROPY, KL
-
-Flags = NDArray[np.bool_]
 
 # ---- masks, [N as written] ----------------------------------------------------------------------
 

@@ -17,13 +17,12 @@ from grpo_cli.commands.verify.causes import (
     choices,
     clips,
     denominators,
+    factors,
     inputs,
     kl,
     loss_settings,
     masks,
-    pairs,
     statistics,
-    turns,
 )
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT, Cause, Source
@@ -36,12 +35,12 @@ MOST = 4
 
 
 TIERS: Sequence[Sequence[tuple[Source, int]]] = (
-    ((denominators.negative, 3),),
+    ((factors.negative, 3),),
     (
-        (denominators.factors, 2),
+        (factors.factors, 2),
         (masks.masks, 2),
-        (turns.trajectories, 2),
-        (turns.credit, 2),
+        (advantages.trajectories, 2),
+        (advantages.credit, 2),
         (masks.edges, 3),
         (masks.solved_tokens, 1),
         (statistics.statistics, 3),
@@ -71,7 +70,7 @@ TIERS: Sequence[Sequence[tuple[Source, int]]] = (
         (inputs.temperatures, 1),
     ),
     ((partial(kl.strength, unround=True), 1),),
-    ((denominators.separate_factors, 1),),
+    ((factors.separate_factors, 1),),
     ((loss_settings.of_loss, 1),),
     ((choices.any_choice, 1),),
 )
@@ -163,7 +162,7 @@ def paired(cases: Sequence[Case]) -> Sequence[Cause]:
     more = len(cases) == _AGREEING if alone else len(cases) < _SOLVED_FROM
     tried: set[str] = set()
     seen: set[Hashable] = set()
-    for setting in pairs.settings(last, more=more):
+    for setting in loss_settings.settings(last, more=more):
         with suppress(*IMPOSSIBLE):
             if (made := _numbers(setting.evaluate(last), alone=alone)) in seen:
                 continue
@@ -172,13 +171,13 @@ def paired(cases: Sequence[Case]) -> Sequence[Cause]:
             on_setting = [replace(case, breakdown=setting.evaluate(case)) for case in cases]
             if np.isfinite(last.misfit(on_setting[-1].breakdown)):
                 continue
-            shared = [pairs.both(setting, one) for one in loss_settings.shared(on_setting)]
+            shared = [loss_settings.both(setting, one) for one in loss_settings.shared(on_setting)]
             if named := [one for one in shared if _explains_all(one, cases)]:
                 return named[:1]
             other = partial(_is_other, words=tried, simple=several)
             found = _searched(on_setting[-1], other, TIERS[:2], BY_CHANCE / PAIRED)
             fitting = [*found.causes, *(found.possible if several else ())]
-            both = [pairs.both(setting, cause) for cause in fitting if not cause.unnamed]
+            both = [loss_settings.both(setting, cause) for cause in fitting if not cause.unnamed]
             if both := [one for one in both if not several or _explains_all(one, cases)]:
                 return both
     return ()

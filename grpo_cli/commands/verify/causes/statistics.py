@@ -12,17 +12,16 @@ from itertools import accumulate, combinations, groupby, product
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause
+from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs, take_penalty
 
-Flags = NDArray[np.bool_]
 Statistic = Callable[[F64], F64 | float]
 
 # ---- the parts -----------------------------------------------------------------------------------
@@ -173,60 +172,55 @@ class Formula(NamedTuple):
     eps: float
 
 
-class _Tables:
-    """The statistics of a record, each computed once."""
+def _part(case: Case, table: Mapping[str, tuple[Callable[[Case], Any], str]], name: str) -> Any:
+    """The rewards of a name, or the sets; None where the record has none of that name."""
+    if (key := (name, "")) not in case.statistics:
+        case.statistics[key] = table[name][0](case)
+    return case.statistics[key]
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.known = case.statistics
 
-    def part(self, table: Mapping[str, tuple[Callable[[Case], Any], str]], name: str) -> Any:
-        """The rewards of a name, or the sets; None where the record has none of that name."""
-        if (key := (name, "")) not in self.known:
-            self.known[key] = table[name][0](self.case)
-        return self.known[key]
+def _statistic(case: Case, rewards: str, name: str, of: str) -> F64 | None:
+    """[R] a statistic of the rewards that count in each response's set; NaN of none."""
+    if (key := (rewards, name, of)) in case.statistics:
+        return case.statistics[key]
+    numbers, sets = _part(case, _REWARDS, rewards), _part(case, _SETS, of)
+    if numbers is None or sets is None:
+        return None
+    labels, counted = sets
+    function = {**_CENTRES, **_SCALES}[name][0]
+    values = np.full(len(numbers), np.nan)
+    order = np.argsort(labels, kind="stable")
+    seen: dict[bytes, F64 | float] = {}  # many groups have the rewards of another
+    for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+        members = rows[counted[rows]]
+        own = numbers[members]
+        if not len(own):
+            continue
+        if (same := own.tobytes()) not in seen:
+            seen[same] = function(own)
+        values[members if np.ndim(seen[same]) else rows] = seen[same]
+    case.statistics[key] = values
+    return values
 
-    def statistic(self, rewards: str, name: str, of: str) -> F64 | None:
-        """[R] a statistic of the rewards that count in each response's set; NaN of none."""
-        if (key := (rewards, name, of)) in self.known:
-            return self.known[key]
-        numbers, sets = self.part(_REWARDS, rewards), self.part(_SETS, of)
-        if numbers is None or sets is None:
-            return None
-        labels, counted = sets
-        function = {**_CENTRES, **_SCALES}[name][0]
-        values = np.full(len(numbers), np.nan)
-        order = np.argsort(labels, kind="stable")
-        seen: dict[bytes, F64 | float] = {}  # many groups have the rewards of another
-        for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
-            members = rows[counted[rows]]
-            own = numbers[members]
-            if not len(own):
-                continue
-            if (same := own.tobytes()) not in seen:
-                seen[same] = function(own)
-            values[members if np.ndim(seen[same]) else rows] = seen[same]
-        self.known[key] = values
-        return values
 
-    def advantages(self, formula: Formula) -> F64 | None:
-        """[R] by a formula; None where the record lacks what it reads."""
-        (centre, of), (scale, by) = formula.centre, formula.scale
-        rewards, sets = self.part(_REWARDS, formula.rewards), self.part(_SETS, of)
-        middle = self.statistic(formula.rewards, centre, of)
-        spread = self.statistic(formula.rewards, scale, by)
-        if rewards is None or sets is None or middle is None or spread is None:
-            return None
-        eps = 0.0 if scale == "1" else formula.eps
-        off = rewards - middle
-        with np.errstate(all="ignore"):
-            spread = np.sqrt(spread**2 + eps) if scale.startswith("root") else spread + eps
-            found = np.where((off == 0.0) | (spread == 0.0), 0.0, off / spread)
-        labels, counted = sets
-        if centre == "0" or not (alone := np.bincount(labels, counted)[labels] == 1).any():
-            return found
-        lone = np.zeros_like(rewards) if formula.lone == _LONE[0] else rewards / (1.0 + eps)
-        return np.where(alone, lone, found)
+def _advantages(case: Case, formula: Formula) -> F64 | None:
+    """[R] by a formula; None where the record lacks what it reads."""
+    (centre, of), (scale, by) = formula.centre, formula.scale
+    rewards, sets = _part(case, _REWARDS, formula.rewards), _part(case, _SETS, of)
+    middle = _statistic(case, formula.rewards, centre, of)
+    spread = _statistic(case, formula.rewards, scale, by)
+    if rewards is None or sets is None or middle is None or spread is None:
+        return None
+    eps = 0.0 if scale == "1" else formula.eps
+    off = rewards - middle
+    with np.errstate(all="ignore"):
+        spread = np.sqrt(spread**2 + eps) if scale.startswith("root") else spread + eps
+        found = np.where((off == 0.0) | (spread == 0.0), 0.0, off / spread)
+    labels, counted = sets
+    if centre == "0" or not (alone := np.bincount(labels, counted)[labels] == 1).any():
+        return found
+    lone = np.zeros_like(rewards) if formula.lone == _LONE[0] else rewards / (1.0 + eps)
+    return np.where(alone, lone, found)
 
 
 @cache
@@ -280,22 +274,22 @@ _FLOAT32 = 1e-6
 """How far off advantages are at most that a trainer computed."""
 
 
-def _own(tables: _Tables, mine: F64) -> Formula | None:
+def _own(case: Case, mine: F64) -> Formula | None:
     """The formula that gives the record's own advantages; of given ones, if it is a plain one."""
-    advantage = tables.case.objective.advantage
+    advantage = case.objective.advantage
     stated = advantage.values.get("std_eps")
     most, room = (1, _FLOAT32) if advantage.choice.given else (2, 1e-11)
     for eps in EPS if stated is None else (float(stated),):
         base = Formula("", ("mean", _GROUP), ("std (ddof 1)", _GROUP), _LONE[0], eps)
         for one in (base, *(one for _, one in _others(base, most) if one.eps == eps)):
-            if _off(tables, one, mine) <= room:
+            if _off(case, one, mine) <= room:
                 return one if one.scale[0] != "1" or stated is not None else one._replace(eps=1e-8)
     return None
 
 
-def _off(tables: _Tables, formula: Formula, wanted: F64) -> float:
+def _off(case: Case, formula: Formula, wanted: F64) -> float:
     """How far a formula is at most from these advantages, where they are known."""
-    made, known = tables.advantages(formula), np.isfinite(wanted)
+    made, known = _advantages(case, formula), np.isfinite(wanted)
     if made is None or not np.isfinite(made[known]).all():
         return np.inf
     size = float(np.abs(wanted[known]).max(initial=0.0))
@@ -307,8 +301,7 @@ def statistics(case: Case) -> Iterator[Cause]:
     mine, rewards = case.breakdown.response_advantage, own_rewards(case)
     if mine is None or rewards is None or not case.other_advantages:
         return
-    tables = _Tables(case)
-    own, found = _own(tables, mine), case.effective_advantages
+    own, found = _own(case, mine), case.effective_advantages
     if own is None and case.objective.advantage.choice.given:
         return
     base = own or Formula("", ("mean", _GROUP), ("1", _GROUP), _LONE[0], 1e-8)
@@ -323,10 +316,10 @@ def statistics(case: Case) -> Iterator[Cause]:
     size = float(np.abs(found[known]).max(initial=0.0))
     numbers = np.unique(np.round(np.abs(found[known]) / (1e-3 * (size or 1.0))))
     is_vague = own is None or len(numbers[numbers > 0]) < 2
-    room = min(1e-3, 0.1 * _off(tables, base, found)) if own else 1e-3
+    room = min(1e-3, 0.1 * _off(case, base, found)) if own else 1e-3
     fitting: list[tuple[float, Formula]] = []
     for _, alike in groupby(tried, lambda row: row[0]):
-        offs = ((_off(tables, one, found), one) for _, one in alike)
+        offs = ((_off(case, one, found), one) for _, one in alike)
         fitting += [(off, one) for off, one in offs if off <= room]
         if fitting:  # other parts have to fit much better
             room = 0.1 * min(off for off, _ in fitting)
@@ -342,7 +335,7 @@ def centres(case: Case) -> Iterator[Cause]:
     mine = case.breakdown.response_advantage
     if mine is None or own_rewards(case) is None:
         return
-    own = _own(_Tables(case), mine)
+    own = _own(case, mine)
     for name in ("0", "mean of the others") if own else ():
         assert own is not None
         if name != own.centre[0]:
@@ -366,7 +359,7 @@ def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:
 
 def _centred(case: Case) -> F64 | None:
     """[R] the rewards less the mean of their group."""
-    rewards, middle = own_rewards(case), _Tables(case).statistic("", "mean", _GROUP)
+    rewards, middle = own_rewards(case), _statistic(case, "", "mean", _GROUP)
     return None if rewards is None or middle is None else rewards - middle
 
 
@@ -406,7 +399,7 @@ def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
 
 
 def _with(case: Case, formula: Formula) -> Breakdown:
-    made = _Tables(case).advantages(formula)
+    made = _advantages(case, formula)
     if made is None or not np.isfinite(made).all():
         raise ValueError("the record lacks what the formula reads")
     return case.with_advantages(made)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
 from grpo_cli.commands.verify.causes.compared import COUNTS
@@ -19,6 +17,7 @@ from grpo_cli.commands.verify.judging import Judged
 from grpo_cli.records import Record, layout
 from grpo_cli.variants.plan import Plan
 
+_FREE = frozenset(COUNTS)
 _TOKENS = 16_384
 """Tokens of records that are tried together."""
 
@@ -30,7 +29,7 @@ class _Group:
         self.plan, self.tolerance = plan, tolerance
         self.records: list[Record] = []
         self.wanted: list[Sequence[Expectation]] = []
-        self._misfits: dict[Cause, F64] = {}
+        self._misfits: dict[Cause, list[float]] = {}
 
     @cached_property
     def case(self) -> Case | None:
@@ -40,15 +39,15 @@ class _Group:
                 return Case.of(self.records, self.wanted, self.plan, self.tolerance).rounded
         return None
 
-    def misfit(self, cause: Cause, at: int) -> float:
-        """How far off a record is with a cause; NaN where that has to be tried on it alone."""
-        if not cause.by_record or self.case is None:
-            return np.nan
+    def misfits(self, cause: Cause) -> list[float]:
+        """How far off each record is; NaN where that has to be tried on it alone."""
         if cause not in self._misfits:
-            self._misfits[cause] = np.full(len(self.records), np.nan)
+            self._misfits[cause] = [np.nan] * len(self.records)
             with suppress(*IMPOSSIBLE):
-                self._misfits[cause] = self.case.misfits(cause.evaluate(self.case))
-        return float(self._misfits[cause][at])
+                if cause.by_record and (case := self.case) is not None:
+                    off = case.misfits(cause.evaluate(case)) - case.roundings
+                    self._misfits[cause] = off.tolist()
+        return self._misfits[cause]
 
 
 class Suspect:
@@ -84,10 +83,10 @@ class Suspect:
 
     def misfit(self, cause: Cause) -> float:
         """How far off it is with a cause, beyond its rounding; infinite where it does not agree."""
-        found, case, at = self._group.misfit(cause, self._at), self._group.case, self._at
-        if case is None or np.isnan(found):
-            found, case, at = cause.misfit(self.case.rounded), self.case.rounded, 0
-        return max(found - float(case.roundings[at]), 0.0)
+        found = self._group.misfits(cause)[self._at]
+        if found != found:
+            found = cause.misfit(self.case.rounded) - self.case.rounded.rounding
+        return max(found, 0.0)
 
 
 def suspects(judged: Iterable[object]) -> dict[int, Suspect]:
@@ -98,11 +97,7 @@ def suspects(judged: Iterable[object]) -> dict[int, Suspect]:
         if not isinstance(one, Judged) or one.record is None:
             continue
         record, plan, tolerance = one.record, one.plan, one.within
-        bare, free = record, {*COUNTS} - plan.uniform
-        if not free.isdisjoint(record.hyperparameters):
-            rest = {name: x for name, x in record.hyperparameters.items() if name not in free}
-            bare = replace(record, hyperparameters=rest)
-        own = plan, tolerance, layout(bare), record.mask is None
+        own = plan, tolerance, layout(record, _FREE - plan.uniform), record.mask is None
         if group is None or own != kind or room <= 0:
             group, kind, room = _Group(plan, tolerance), own, _TOKENS
         found[id(one)] = Suspect(record, one.wanted, group)
