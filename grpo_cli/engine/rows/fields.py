@@ -31,6 +31,7 @@ from grpo_cli.engine.rows.source import (
     whole,
 )
 from grpo_cli.engine.rows.source import Level as Level
+from grpo_cli.errors import nearest
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
 
 Read = Callable[[Source], list[Any]]
@@ -489,11 +490,12 @@ FIELDS: Mapping[Level, tuple[str, ...]] = {
 
 
 def at_other_levels(name: str, level: Level) -> str:
-    """``; it is a column at --level A, B``; "" where no level, or this one, has it."""
-    levels = [one for one, names in FIELDS.items() if name in names]
+    """The levels that have the column which a name, perhaps misspelt, means; "" if this one has."""
+    near = nearest(name, KINDS)
+    levels = [one for one, names in FIELDS.items() if near in names]
     if not levels or level in levels:
         return ""
-    return f"; it is a column at --level {', '.join(levels)}"
+    return f"; {near} is a column of --level {', '.join(levels)}"
 
 
 COLUMNS: Mapping[Level, tuple[str, ...]] = {
