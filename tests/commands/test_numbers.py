@@ -1,0 +1,101 @@
+"""Numbers of answers by their definitions, where changed operators and constants had no test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from files import each
+from planted import record, telling
+
+from grpo_cli import VARIANTS, GrpoError, check, evaluate, match, trend
+
+FAR = {
+    "log_probs_new": [[-0.2, -3.0, -1.0], [-3.0, -0.2]],
+    "log_probs_old": [[-3.0, -0.2, -1.0], [-0.2, -3.0]],
+    "log_probs_ref": [[-1.0] * 3, [-1.0] * 2],
+    "log_probs_rollout": [[-3.0, -0.2, -1.0], [-0.2, -3.0]],
+    "entropies": [[0.5] * 3, [0.5] * 2],
+    "advantages": [0.0, 0.0],
+}
+"""Ratios far beyond every bound on both sides, and nothing to gain or to lose."""
+
+
+def test_no_token_without_an_advantage_is_clipped() -> None:
+    """A clip cuts a gradient, which is 0 there; prime-rl's ref_kl drops tokens by ρ alone."""
+    clipped, evaluated = set(), 0
+    for name in VARIANTS:
+        try:
+            sides = evaluate(FAR, name).columns("token")["clip"].tolist()
+        except GrpoError:
+            continue  # a setting of its own is missing
+        evaluated += 1
+        if any(side in ("low", "high") for side in sides):
+            clipped.add(name)
+    assert evaluated > 100
+    assert clipped <= {"prime-rl/ref_kl"}
+
+
+@each(("said", "step"), [(3, 3.0), ([3, 3], 3.0), ([3, 4], None)])
+def test_the_step_of_a_record_is_what_all_its_rows_say(said: Any, step: float | None) -> None:
+    one = {"step": said, "log_probs": [[-1.0], [-2.0]], "rewards": [1, 0]}
+    found = evaluate(one, "dr").columns("record").get("step")
+    assert (None if found is None else found.tolist()) == (None if step is None else [step])
+
+
+def test_a_length_that_is_not_given_is_found_by_the_loss() -> None:
+    """Of Dr. GRPO's constant, with which no other convention has so plain a number."""
+    how: Any = {"stages": {"aggregate": "token-sum-norm"}, "max_completion_length": 137}
+    found = match(telling(), loss=evaluate(telling(), "dr", **how).loss)
+    (row,) = found.matches
+    assert "max_completion_length=137" in row.command
+    assert row.value == pytest.approx(evaluate(telling(), "dr", **how).loss, rel=1e-14)
+
+
+def test_a_step_of_one_loss_is_named_by_its_step_alone() -> None:
+    rows = [one | {"step": at} for at, one in enumerate(telling())]
+    for one in rows:
+        one["metrics"] = {"loss": evaluate(one, "dr").loss}
+    plain: Any = {"stages": {"kl": "none", "surrogate": "clip", "ratio": "token"}, "epsilon": 0.2}
+    found = match(rows, logged="loss=metrics.loss", **plain)
+    assert "metrics.loss" not in found.matches[0].command
+
+
+def test_metrics_that_move_are_named_with_the_means_of_both_ends() -> None:
+    rows = [
+        {"step": at, "log_probs": [[-1.0], [-2.0]], "rewards": [0.02 * at, 0.02 * at + 0.1]}
+        for at in range(60)
+    ]
+    first, last = (np.mean([0.02 * at + 0.05 for at in ends]) for ends in (range(6), range(54, 60)))
+    words = f"means, first 6 → last 6 steps: reward_mean {first:.3g} → {last:.3g}"
+    assert words in trend(rows, "dr").verdict
+
+
+@each(("copied", "said"), [(3, False), (4, True), (9, True)])
+def test_a_reference_that_becomes_the_old_policy_is_named_after_four_steps(
+    copied: int, said: bool
+) -> None:
+    rows = [record(at, [4, 6], [1.0, 0.0], step=at) for at in range(12)]
+    for one in rows[12 - copied :]:
+        one["log_probs_ref"] = one["log_probs_old"]
+    words = f"step {12 - copied}: log_probs_ref equals log_probs_old at all tokens"
+    assert trend(rows, "grpo").verdict.startswith(words) is said
+
+
+def scored(right: int) -> dict[str, Any]:
+    """Eight responses, so many of them right, and their advantages."""
+    rewards = (np.arange(8) < right).astype(float)
+    given = (rewards - rewards.mean()) / rewards.std(ddof=1)
+    new = np.random.default_rng(right).normal(-3, 0.5, (8, 6))
+    columns = {"log_probs_new": new.tolist(), "rewards": rewards.tolist()}
+    return columns | {"advantages": given.tolist()}
+
+
+def test_advantages_of_other_groups_follow_the_formula_when_sorted() -> None:
+    rows = [*map(scored, (1, 2, 3, 5, 6, 2))]
+    given = [row["advantages"] for row in rows]
+    for row, other in zip(rows, given[1:] + given[:1], strict=True):
+        row["advantages"] = other
+    (found,) = (one for one in check(rows).findings if one.severity == "error")
+    assert (found.code, found.evidence["responses"]) == ("advantages", 48)
