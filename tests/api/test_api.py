@@ -156,7 +156,7 @@ def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path:
     names = [*result.columns(level)]  # type: ignore[arg-type]
     assert names[: len(usual)] == usual
     assert names == usual or level == "record"  # which has what needs another pass, too
-    found = result.columns(level, fields=[*lines[0]])  # type: ignore[arg-type]
+    found = result.columns(fields=[*lines[0]], level=level)  # type: ignore[arg-type]
     assert [*found] == [*lines[0]]
     for name in lines[0]:
         values = [None if value != value else value for value in found[name].tolist()]

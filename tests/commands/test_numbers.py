@@ -9,7 +9,7 @@ import pytest
 from files import each
 from planted import record, telling
 
-from grpo_cli import VARIANTS, GrpoError, check, evaluate, match, trend
+from grpo_cli import VARIANTS, GrpoError, check, compare, evaluate, match, trend
 
 FAR = {
     "log_probs_new": [[-0.2, -3.0, -1.0], [-3.0, -0.2]],
@@ -53,6 +53,14 @@ def test_a_length_that_is_not_given_is_found_by_the_loss() -> None:
     assert row.value == pytest.approx(evaluate(telling(), "dr", **how).loss, rel=1e-14)
 
 
+def test_a_variant_of_another_framework_is_less_plain() -> None:
+    """Its numbers have more bits where the records name the framework that they are from."""
+    loss, plain = evaluate(telling(), "verl/vanilla").loss, {"kl": "none", "ratio": "token"}
+    named = [one | {"framework": {"name": "trl", "loss_type": "grpo"}} for one in telling()]
+    bits = [match(rows, loss=loss, stages=plain).matches[0].bits for rows in (telling(), named)]
+    assert bits[0] < bits[1]
+
+
 def test_a_step_of_one_loss_is_named_by_its_step_alone() -> None:
     rows = [one | {"step": at} for at, one in enumerate(telling())]
     for one in rows:
@@ -65,10 +73,10 @@ def test_a_step_of_one_loss_is_named_by_its_step_alone() -> None:
 def test_metrics_that_move_are_named_with_the_means_of_both_ends() -> None:
     rows = [
         {"step": at, "log_probs": [[-1.0], [-2.0]], "rewards": [0.02 * at, 0.02 * at + 0.1]}
-        for at in range(60)
+        for at in range(90)
     ]
-    first, last = (np.mean([0.02 * at + 0.05 for at in ends]) for ends in (range(6), range(54, 60)))
-    words = f"means, first 6 → last 6 steps: reward_mean {first:.3g} → {last:.3g}"
+    first, last = (np.mean([0.02 * at + 0.05 for at in ends]) for ends in (range(9), range(81, 90)))
+    words = f"means, first 9 → last 9 steps: reward_mean {first:.3g} → {last:.3g}"
     assert words in trend(rows, "dr").verdict
 
 
@@ -99,3 +107,21 @@ def test_advantages_of_other_groups_follow_the_formula_when_sorted() -> None:
         row["advantages"] = other
     (found,) = (one for one in check(rows).findings if one.severity == "error")
     assert (found.code, found.evidence["responses"]) == ("advantages", 48)
+
+
+def test_a_comparison_of_batches_says_how_many_there_are() -> None:
+    rows = [one | {"step": at} for at, one in enumerate(telling())]
+    said = [compare(rows, "dr,grpo", beta=0.0, batch=batch).headline for batch in ("step", "input")]
+    assert ["2 batches of" in one for one in said] == [True, False]
+
+
+@each(("factor", "severity"), [(1.04, None), (1.09, "info"), (1.12, "warning"), (1.5, "warning")])
+def test_an_engine_is_off_mildly_up_to_a_factor_of_1_1(factor: float, severity: str) -> None:
+    """NeMo-RL's mean of exp|d|, with as many tokens above as below, of all sizes."""
+    draw = np.random.default_rng(3)
+    old = -draw.uniform(0.5, 3.0, (4, 40))
+    rollout = old + np.log(factor) * draw.permuted(np.tile([1.0, -1.0], (4, 20)), axis=1)
+    columns = {"log_probs_old": old.tolist(), "log_probs_rollout": np.minimum(rollout, 0).tolist()}
+    one = columns | {"log_probs_new": old.tolist(), "rewards": [1.0, 0.0, 0.3, 0.6]}
+    found = [each.severity for each in check(one).findings if each.code == "rollout-mismatch"]
+    assert found == ([] if severity is None else [severity])
