@@ -125,3 +125,35 @@ def test_an_engine_is_off_mildly_up_to_a_factor_of_1_1(factor: float, severity: 
     one = columns | {"log_probs_new": old.tolist(), "rewards": [1.0, 0.0, 0.3, 0.6]}
     found = [each.severity for each in check(one).findings if each.code == "rollout-mismatch"]
     assert found == ([] if severity is None else [severity])
+
+
+@each(("before", "said"), [(0.95, "have the opposite sign of"), (0.0, "no longer follow")])
+def test_a_sign_is_turned_only_where_advantages_followed_the_rewards(
+    before: float, said: str
+) -> None:
+    """Correlations of −0.95 with the rewards from step 30 on."""
+    draw, rows = np.random.default_rng(1), []
+    for at in range(60):
+        rewards = draw.normal(size=8).round(2)
+        z = (rewards - rewards.mean()) / rewards.std()
+        rest = draw.normal(size=8)
+        rest -= rest.mean() + z * (rest @ z) / 8
+        share = before if at < 30 else -0.95
+        given = share * z + np.sqrt(1 - share**2) * rest / rest.std()
+        rows.append(record(at, [4] * 8, rewards.tolist(), step=at, advantages=given.tolist()))
+    assert trend(rows, "grpo").verdict.startswith(f"step 30: the advantages {said} the rewards")
+
+
+@each(("unit", "said"), [(1.0, None), (np.log(2), "in bits"), (np.log(10), "in dits")])
+def test_entropies_of_another_base_are_named(unit: float, said: str | None) -> None:
+    draw, rows = np.random.default_rng(5), []
+    for at in range(8):
+        logits = draw.normal(0, 2.0, (4, 60, 24))
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        taken = np.argmax(logits + draw.gumbel(size=logits.shape), -1)[..., None]
+        new = np.take_along_axis(log_probs, taken, -1)[..., 0]
+        entropies = -(np.exp(log_probs) * log_probs).sum(-1) / unit
+        columns = {"log_probs_new": new.tolist(), "entropies": entropies.tolist()}
+        rows.append(columns | {"id": at, "rewards": [1.0, 0.0, 0.3, 0.6]})
+    found = [one.message for one in check(rows).findings if one.code == "entropies"]
+    assert [said in one for one in found] == [True] * (said is not None)
