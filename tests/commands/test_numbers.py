@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from files import each
 from planted import record, telling
 
-from grpo_cli import VARIANTS, GrpoError, check, compare, evaluate, match, trend
+from grpo_cli import VARIANTS, GrpoError, check, compare, evaluate, match, trend, verify
 
 FAR = {
     "log_probs_new": [[-0.2, -3.0, -1.0], [-3.0, -0.2]],
@@ -157,3 +158,18 @@ def test_entropies_of_another_base_are_named(unit: float, said: str | None) -> N
         rows.append(columns | {"id": at, "rewards": [1.0, 0.0, 0.3, 0.6]})
     found = [one.message for one in check(rows).findings if one.code == "entropies"]
     assert [said in one for one in found] == [True] * (said is not None)
+
+
+@each(
+    ("loss", "gradient", "factors"),
+    [(3, 2, ["2", "3"]), (1, 2, ["2"]), (3, 1, ["3"]), (-1, 1, ["-1"]), (2, 2, ["2"])],
+)
+def test_factors_of_a_loss_and_its_gradient_are_named(
+    loss: int, gradient: int, factors: list[str]
+) -> None:
+    one, _ = telling()
+    right = evaluate(one, "dr")
+    slopes = [(-gradient * row).tolist() for row in right.gradient]
+    expected = {"loss": loss * right.loss, "loss_gradient": slopes}
+    (cause,) = verify(one | {"expected": expected}, "dr").causes
+    assert re.findall(r"times (-?\d+)", cause) == factors
