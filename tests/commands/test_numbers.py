@@ -21,6 +21,8 @@ FAR = {
     "advantages": [0.0, 0.0],
 }
 """Ratios far beyond every bound on both sides, and nothing to gain or to lose."""
+PLAIN = {"kl": "none", "surrogate": "clip", "ratio": "token"}
+"""Stages with which match tries little."""
 
 
 def test_no_token_without_an_advantage_is_clipped() -> None:
@@ -48,10 +50,10 @@ def test_the_step_of_a_record_is_what_all_its_rows_say(said: Any, step: float | 
 def test_a_length_that_is_not_given_is_found_by_the_loss() -> None:
     """Of Dr. GRPO's constant, with which no other convention has so plain a number."""
     how: Any = {"stages": {"aggregate": "token-sum-norm"}, "max_completion_length": 137}
-    found = match(telling(), loss=evaluate(telling(), "dr", **how).loss)
-    (row,) = found.matches
+    loss = evaluate(telling(), "dr", **how).loss
+    (row,) = match(telling(), loss=loss, stages=PLAIN, epsilon=0.2).matches
     assert "max_completion_length=137" in row.command
-    assert row.value == pytest.approx(evaluate(telling(), "dr", **how).loss, rel=1e-14)
+    assert row.value == pytest.approx(loss, rel=1e-14)
 
 
 def test_a_variant_of_another_framework_is_less_plain() -> None:
@@ -66,8 +68,7 @@ def test_a_step_of_one_loss_is_named_by_its_step_alone() -> None:
     rows = [one | {"step": at} for at, one in enumerate(telling())]
     for one in rows:
         one["metrics"] = {"loss": evaluate(one, "dr").loss}
-    plain: Any = {"stages": {"kl": "none", "surrogate": "clip", "ratio": "token"}, "epsilon": 0.2}
-    found = match(rows, logged="loss=metrics.loss", **plain)
+    found = match(rows, logged="loss=metrics.loss", stages=PLAIN, epsilon=0.2)
     assert "metrics.loss" not in found.matches[0].command
 
 
