@@ -1,22 +1,28 @@
-"""The experiment itself: its reference, its simulator, and that what it plants is there."""
+"""The experiment itself: its simulator, that what it plants is there, and what it counts."""
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from files import each, some
 from trials import tape, verify
-from trials.product import lines, printed_value
+from trials.product import Answer, lines, printed_value
 from trials.report import missed
 from trials.score import Count, Task, merged, wilson
 from trials.strangers import checking, verifying
-from trials.strangers.mistake import row
+from trials.strangers.losses import evaluated
+from trials.strangers.mistake import STAGES, row
+from trials.strangers.mistake import Mistake as Unread
+from trials.strangers.settings import asked
 from trials.strangers.world import Spec, drawn
-from trials.strangers3.exam import CLEAN
+from trials.strangers3.exam import CLEAN, FAULTS, RUNS
+from trials.strangers3.exam import MISTAKES as UNREAD
 from trials.tape import Var
 from trials.trl import RIGHT, data, evaluate, simulated
 from trials.wrong.catalogue import MISTAKES
@@ -109,3 +115,58 @@ def test_a_goal_that_is_surely_missed_is_told() -> None:
     right, real = verify.RIGHT, row(checking.REAL)
     assert missed({right: Count(17, 20), real: Count(0, 70)}) == []
     assert missed({right: Count(10, 20), real: Count(1, 70)}) == [right, real]
+
+
+# ---- the list that is not read -------------------------------------------------------------------
+
+
+@each("name", some(list(UNREAD), 16))
+def test_mistakes_change_a_loss(name: str) -> None:
+    """Each is seen in the value, or where the value does not tell it, in the gradient."""
+    random = np.random.default_rng(5)
+    mistake = UNREAD[name]
+    strength = mistake.strengths[-1] if mistake.strengths else None
+    for _ in range(20):
+        one = asked(random, mistake.wish)[0]
+        right = evaluated(one.case)
+        wrong = evaluated(mistake.planted(one.case, strength))
+        if abs(wrong[0] - right[0]) > 1e-9:
+            return
+        if not mistake.value and np.abs(wrong[1] - right[1]).max() > 1e-12:
+            return
+    pytest.fail("never seen")
+
+
+def test_every_entry_has_its_thread_and_can_be_named() -> None:
+    """Every pattern compiles, and finds no empty answer."""
+    entries = [*UNREAD.values(), *FAULTS.values()]
+    for one in entries:
+        owner, _, number = one.thread.partition("#")
+        assert owner.count("/") == 1, one.name
+        assert number.isdigit(), one.name
+        assert not one.named_by(""), one.name
+    assert len(entries) >= 60
+    assert len(CLEAN) == 20
+    assert 2 * len(RUNS) == 16
+    assert all(re.compile(STAGES[one.stage]) for one in UNREAD.values())
+    assert sum(bool(one.wish.recipe or one.wish.hyper) for one in UNREAD.values()) >= 15
+
+
+def test_an_answer_is_judged_by_its_first_causes() -> None:
+    """By hand: named, misled, silent, and called right; and the stage alone."""
+    mistake = Unread("", "", "case", ModuleType("none"), r"ddof|bessel", stage="advantage")
+
+    def answer(*causes: str) -> Answer:
+        first = {"cause": causes[0] if causes else None, "causes": list(causes)}
+        return Answer(1, {"records": [{"agrees": False, "first": first}]}, "")
+
+    def verdict(*causes: str) -> str:
+        return verifying.judged(answer(*causes), mistake)[0]
+
+    assert verdict("your std uses ddof 0; this row uses 1") == "named"
+    assert verdict("the mask is ignored") == "misled"
+    assert verdict("off by a constant factor: yours is the computed one times 3") == "silent"
+    assert verdict() == "silent"
+    assert verifying.judged(Answer(0, {}, ""), mistake)[0] == "agrees"
+    assert verifying.placed(answer("another baseline"), mistake)
+    assert not verifying.placed(answer("the mask is ignored"), mistake)
