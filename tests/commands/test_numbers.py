@@ -93,24 +93,6 @@ def test_a_reference_that_becomes_the_old_policy_is_named_after_four_steps(
     assert trend(rows, "grpo").verdict.startswith(words) is said
 
 
-def scored(right: int) -> dict[str, Any]:
-    """Eight responses, so many of them right, and their advantages."""
-    rewards = (np.arange(8) < right).astype(float)
-    given = (rewards - rewards.mean()) / rewards.std(ddof=1)
-    new = np.random.default_rng(right).normal(-3, 0.5, (8, 6))
-    columns = {"log_probs_new": new.tolist(), "rewards": rewards.tolist()}
-    return columns | {"advantages": given.tolist()}
-
-
-def test_advantages_of_other_groups_follow_the_formula_when_sorted() -> None:
-    rows = [*map(scored, (1, 2, 3, 5, 6, 2))]
-    given = [row["advantages"] for row in rows]
-    for row, other in zip(rows, given[1:] + given[:1], strict=True):
-        row["advantages"] = other
-    (found,) = (one for one in check(rows).findings if one.severity == "error")
-    assert (found.code, found.evidence["responses"]) == ("advantages", 48)
-
-
 def test_a_comparison_of_batches_says_how_many_there_are() -> None:
     rows = [one | {"step": at} for at, one in enumerate(telling())]
     said = [compare(rows, "dr,grpo", beta=0.0, batch=batch).headline for batch in ("step", "input")]
@@ -144,21 +126,6 @@ def test_a_sign_is_turned_only_where_advantages_followed_the_rewards(
         given = share * z + np.sqrt(1 - share**2) * rest / rest.std()
         rows.append(record(at, [4] * 8, rewards.tolist(), step=at, advantages=given.tolist()))
     assert trend(rows, "grpo").verdict.startswith(f"step 30: the advantages {said} the rewards")
-
-
-@each(("unit", "said"), [(1.0, None), (np.log(2), "in bits"), (np.log(10), "in dits")])
-def test_entropies_of_another_base_are_named(unit: float, said: str | None) -> None:
-    draw, rows = np.random.default_rng(5), []
-    for at in range(8):
-        logits = draw.normal(0, 2.0, (4, 60, 24))
-        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        taken = np.argmax(logits + draw.gumbel(size=logits.shape), -1)[..., None]
-        new = np.take_along_axis(log_probs, taken, -1)[..., 0]
-        entropies = -(np.exp(log_probs) * log_probs).sum(-1) / unit
-        columns = {"log_probs_new": new.tolist(), "entropies": entropies.tolist()}
-        rows.append(columns | {"id": at, "rewards": [1.0, 0.0, 0.3, 0.6]})
-    found = [one.message for one in check(rows).findings if one.code == "entropies"]
-    assert [said in one for one in found] == [True] * (said is not None)
 
 
 @each(
