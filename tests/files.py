@@ -8,6 +8,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import unified_diff
 from functools import wraps
 from pathlib import Path
@@ -127,6 +128,14 @@ def evaluation(
 def in_blocks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Has files read in blocks of so many bytes."""
     monkeypatch.setitem(Reader.__init__.__kwdefaults__ or {}, "block_bytes", size)
+
+
+@contextmanager
+def blocks_of(size: int) -> Iterator[None]:
+    """Has files read in blocks of so many bytes for a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        in_blocks(patch, size)
+        yield
 
 
 def numbered_lines(path: object, size: int, way: str = "blocks") -> tuple[list[Any], str | None]:

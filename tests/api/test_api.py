@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 from command import answer, run
@@ -155,7 +156,7 @@ def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path:
     names = [*result.columns(level)]  # type: ignore[arg-type]
     assert names[: len(usual)] == usual
     assert names == usual or level == "record"  # which has what needs another pass, too
-    found = result.columns(level, fields=[*lines[0]])  # type: ignore[arg-type]
+    found = result.columns(fields=[*lines[0]], level=level)  # type: ignore[arg-type]
     assert [*found] == [*lines[0]]
     for name in lines[0]:
         values = [None if value != value else value for value in found[name].tolist()]
@@ -408,40 +409,39 @@ def test_a_package_that_is_not_installed_is_an_import_error(
     assert caught.value.name == package
 
 
-@pytest.mark.more
-def test_trend_and_explain_answer_what_their_commands_print() -> None:
-    path = SAMPLES / "run" / "temperature.jsonl.gz"
-    found, printed = grpo_cli.trend(path, "dr").to_dict(), answer("trend", path, "-v", "dr")
-    for name in ("variant", "signatures", "verdict", "last_good_step"):
-        assert same(found[name], printed[name])
-    for name in ("metric", "onset", "sentence"):
-        assert [one[name] for one in found["findings"]] == [
-            one[name] for one in printed["findings"]
-        ]
-    for topic in (SAMPLES / "arithmetic.jsonl", "dapo", "k3"):
-        assert same(grpo_cli.explain(topic).to_dict(), answer("explain", topic))
-
-
 RUN = str(SAMPLES / "run" / "temperature.jsonl.gz")
-ANSWERS: dict[str, Any] = {
-    "check": lambda: check(RUN),
-    "compare": lambda: compare(RUN, "grpo,dr"),
-    "diff": lambda: diff(SAMPLES / "run" / "healthy.jsonl.gz", RUN),
-    "evaluate": lambda: evaluate(RUN, batch="step"),
-    "explain": lambda: grpo_cli.explain(RUN),
-    "match": lambda: match(GRPO, loss="0.01", epsilon=0.2, batch="record"),
-    "show": lambda: show(RUN),
-    "trend": lambda: grpo_cli.trend(RUN),
-    "verify": lambda: verify(GRPO),
+HEALTHY = str(SAMPLES / "run" / "healthy.jsonl.gz")
+ARITHMETIC = str(SAMPLES / "arithmetic.jsonl")
+ANSWERS: dict[str, tuple[Any, str]] = {
+    "check": (lambda: check(RUN, limit=1), f"check {RUN} --limit 1"),
+    "compare": (lambda: compare(RUN, "grpo,dr"), f"compare {RUN} -v grpo,dr"),
+    "diff": (lambda: diff(HEALTHY, RUN), f"diff {HEALTHY} {RUN}"),
+    "evaluate": (lambda: evaluate(RUN, batch="step"), ""),
+    "explain": (lambda: grpo_cli.explain(ARITHMETIC), f"explain {ARITHMETIC}"),
+    "match": (
+        lambda: match(GRPO, loss="0.01", epsilon=0.2, batch="record"),
+        f"match {GRPO} --loss 0.01 --epsilon 0.2 --batch record",
+    ),
+    "show": (lambda: show(RUN), ""),
+    "trend": (lambda: grpo_cli.trend(RUN), f"trend {RUN}"),
+    "verify": (
+        lambda: verify(GRPO, "dapo", rtol=1e-6, causes=1, epsilon_high=0.4),
+        f"verify {GRPO} -v dapo --rtol 1e-6 --causes 1 --epsilon-high 0.4",
+    ),
 }
-ANSWERS = {name: cache(ask) for name, ask in ANSWERS.items()}
+"""Each function, and the command that answers the same where no note has a flag."""
+ANSWERS = {name: (cache(ask), line) for name, (ask, line) in ANSWERS.items()}
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", ANSWERS)
-def test_the_document_of_every_answer_is_json(name: str) -> None:
-    document = ANSWERS[name]().to_dict()
-    assert json.loads(json.dumps(document, allow_nan=False)) == document
+def test_an_answer_is_what_json_prints(name: str) -> None:
+    """To the byte: each key of a document is a field of the answer, in its place."""
+    ask, line = ANSWERS[name]
+    option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+    document = orjson.dumps(ask().to_dict(), option=option)
+    assert not line or document + b"\n" == printed(*line.split(), "--json", "-q")
+    assert json.loads(json.dumps(ask().to_dict(), allow_nan=False)) == json.loads(document)
 
 
 def test_the_document_of_an_evaluation_is_that_of_its_batches() -> None:
@@ -477,7 +477,7 @@ def test_commands_of_an_answer_read_the_data_as_it_was_read(tmp_path: Path) -> N
 @pytest.mark.more
 @pytest.mark.parametrize("name", [name for name in ANSWERS if name != "evaluate"])
 def test_what_a_row_shows_is_an_attribute(name: str) -> None:
-    rows = [ANSWERS[name]()]
+    rows = [ANSWERS[name][0]()]
     for row in rows:
         for key, value in row.fields().items():
             assert key in dir(row)

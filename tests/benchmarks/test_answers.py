@@ -1,24 +1,28 @@
-"""The experiment itself: its reference, its simulator, and that what it plants is there."""
+"""The experiment itself: its simulator, that what it plants is there, and what it counts."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from files import each, some
 from trials import tape, verify
-from trials.product import lines, printed_value
+from trials.product import Answer, lines, printed_value
 from trials.report import missed
 from trials.score import Count, Task, merged, wilson
 from trials.strangers import checking, verifying
-from trials.strangers.mistake import row
+from trials.strangers.losses import evaluated
+from trials.strangers.mistake import STAGES, row
+from trials.strangers.mistake import Mistake as Unread
+from trials.strangers.settings import asked
 from trials.strangers.world import Spec, drawn
-from trials.strangers3.exam import CLEAN
+from trials.strangers3.exam import CLEAN, FAULTS, RUNS
+from trials.strangers3.exam import MISTAKES as UNREAD
 from trials.tape import Var
 from trials.trl import RIGHT, data, evaluate, simulated
 from trials.wrong.catalogue import MISTAKES
@@ -27,36 +31,6 @@ from trials.wrong.mistake import mistaken
 pytestmark = pytest.mark.more
 
 DATA = Path(__file__).parents[1] / "data"
-TRL = [
-    orjson.loads(line)
-    for path in sorted((DATA / "rollouts").glob("trl-*.jsonl"))
-    for line in path.read_bytes().splitlines()
-]
-
-
-@each("record", TRL, ids=lambda record: record["id"])
-def test_reference_gives_what_trl_gave(record: dict) -> None:
-    """TRL 1.16.0 computed these losses and gradients in float32 (tests/data)."""
-    seen = data(record)
-    loss, gradient = evaluate(seen)
-    dumped = np.concatenate([np.array(row, float) for row in record["expected"]["loss_gradient"]])
-    assert loss == pytest.approx(record["expected"]["loss"], rel=2e-6, abs=1e-8)
-    np.testing.assert_allclose(gradient, dumped, atol=1e-6 * np.abs(dumped).max())
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_reference_gradient_against_finite_differences(seed: int) -> None:
-    """But for cispo, whose gradient is not that of its value."""
-    random = np.random.default_rng(seed)
-    record = simulated(random, rewarded=False)
-    record["framework"]["loss_type"] = ["grpo", "bnpo", "dr_grpo", "dapo"][seed % 4]
-    seen = data(record)
-    _, gradient = evaluate(seen)
-    for at in random.choice(len(seen.new), 6, replace=False):
-        step = np.zeros(len(seen.new))
-        step[at] = 1e-6
-        above, below = (evaluate(replace(seen, new=seen.new + s))[0] for s in (step, -step))
-        assert (above - below) / 2e-6 == pytest.approx(gradient[at], rel=1e-5, abs=1e-9)
 
 
 def test_minimum_shares_a_tie_and_a_clamp_passes_at_its_bounds() -> None:
@@ -79,11 +53,6 @@ def test_mistakes_change_the_numbers(mistake: verify.Mistake) -> None:
         found["expected"]["loss"] != pytest.approx(right[0], rel=1e-4)
         or np.abs(wrong - right[1]).max() > 1e-3 * np.abs(right[1]).max()
     )
-
-
-def test_there_are_enough_of_everything() -> None:
-    assert len(MISTAKES) >= 60
-    assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES)
 
 
 @each("spec", [Spec(), Spec(turns=(2, 4)), Spec(temperature=0.7), Spec(update=0.0)])
@@ -146,3 +115,58 @@ def test_a_goal_that_is_surely_missed_is_told() -> None:
     right, real = verify.RIGHT, row(checking.REAL)
     assert missed({right: Count(17, 20), real: Count(0, 70)}) == []
     assert missed({right: Count(10, 20), real: Count(1, 70)}) == [right, real]
+
+
+# ---- the list that is not read -------------------------------------------------------------------
+
+
+@each("name", some(list(UNREAD), 16))
+def test_mistakes_change_a_loss(name: str) -> None:
+    """Each is seen in the value, or where the value does not tell it, in the gradient."""
+    random = np.random.default_rng(5)
+    mistake = UNREAD[name]
+    strength = mistake.strengths[-1] if mistake.strengths else None
+    for _ in range(20):
+        one = asked(random, mistake.wish)[0]
+        right = evaluated(one.case)
+        wrong = evaluated(mistake.planted(one.case, strength))
+        if abs(wrong[0] - right[0]) > 1e-9:
+            return
+        if not mistake.value and np.abs(wrong[1] - right[1]).max() > 1e-12:
+            return
+    pytest.fail("never seen")
+
+
+def test_every_entry_has_its_thread_and_can_be_named() -> None:
+    """Every pattern compiles, and finds no empty answer."""
+    entries = [*UNREAD.values(), *FAULTS.values()]
+    for one in entries:
+        owner, _, number = one.thread.partition("#")
+        assert owner.count("/") == 1, one.name
+        assert number.isdigit(), one.name
+        assert not one.named_by(""), one.name
+    assert len(entries) >= 60
+    assert len(CLEAN) == 20
+    assert 2 * len(RUNS) == 16
+    assert all(re.compile(STAGES[one.stage]) for one in UNREAD.values())
+    assert sum(bool(one.wish.recipe or one.wish.hyper) for one in UNREAD.values()) >= 15
+
+
+def test_an_answer_is_judged_by_its_first_causes() -> None:
+    """By hand: named, misled, silent, and called right; and the stage alone."""
+    mistake = Unread("", "", "case", ModuleType("none"), r"ddof|bessel", stage="advantage")
+
+    def answer(*causes: str) -> Answer:
+        first = {"cause": causes[0] if causes else None, "causes": list(causes)}
+        return Answer(1, {"records": [{"agrees": False, "first": first}]}, "")
+
+    def verdict(*causes: str) -> str:
+        return verifying.judged(answer(*causes), mistake)[0]
+
+    assert verdict("your std uses ddof 0; this row uses 1") == "named"
+    assert verdict("the mask is ignored") == "misled"
+    assert verdict("off by a constant factor: yours is the computed one times 3") == "silent"
+    assert verdict() == "silent"
+    assert verifying.judged(Answer(0, {}, ""), mistake)[0] == "agrees"
+    assert verifying.placed(answer("another baseline"), mistake)
+    assert not verifying.placed(answer("the mask is ignored"), mistake)

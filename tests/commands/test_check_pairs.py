@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pytest
 from files import each
 
 from grpo_cli import check
-
-pytestmark = pytest.mark.more
 
 
 def test_entropies_are_judged_over_the_whole_file():

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command import main, run
-from files import each, expressions
+from files import blocks_of, each, expressions
 from fuzz import product
 from rows import HYPERPARAMETERS, HyperparameterError
 
@@ -103,7 +103,7 @@ def test_only_the_first_object_is_heard_wherever_pieces_are_cut(dump, named):
     other = {"framework": {"name": "verl", "policy_loss": "vanilla"}}
     path = dump(DAPO if named else {"step": 1}, *[DAPO | other] * 700)
     for size in (3000, 1 << 20):
-        with product.blocks_of(size):
+        with blocks_of(size):
             notes = product.run(["eval", str(path), "-f", "csv"]).err.decode().splitlines()
         assert [note for note in notes if "the records name" in note] == ([SAID] if named else [])
 

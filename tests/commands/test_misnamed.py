@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from files import each, some
+from files import blocks_of, each, some
 from formats import dumps
 from fuzz import product
 
@@ -49,7 +49,7 @@ def made(count, seed=5, **keys):
 def outcome(path, *flags, jobs=1, size=1 << 22):
     """Everything that an evaluation says."""
     words = ["eval", str(path), *(flags or ("-v", "dr")), "--level", "batch", "-f", "csv"]
-    with product.blocks_of(size):
+    with blocks_of(size):
         made = product.run([*words, "--jobs", str(jobs)])
     notices = [line.removeprefix("grpo: note: ") for line in made.err.decode().splitlines()]
     return made.code, notices, made.out

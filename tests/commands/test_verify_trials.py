@@ -1,7 +1,7 @@
 """Wrong implementations of TRL's loss, written down independently: each is named for what it is.
 
 The records, the wrong losses and gradients, and the words that count as right are those of the
-experiment in tests/benchmarks, whose loss gives what TRL gave (test_answers.py).
+experiment in tests/benchmarks, whose right losses agree (answers.py).
 """
 
 from __future__ import annotations

@@ -75,28 +75,6 @@ def started(
         process.stderr.close()
 
 
-@pytest.mark.more
-def test_a_worker_that_dies(large: Path) -> None:
-    times = 5  # so many blocks that the one that dies has one, however slow the other is
-    with started(large, *[str(large)] * (times - 1), *TOKENS) as process:
-        first = process.stdout.readline()
-        parent, *workers = processes(large)
-        assert (parent, len(workers)) == (process.pid, 2)
-        os.kill(workers[-1], signal.SIGKILL)
-        rest = process.stdout.read()
-        *notes, line = process.stderr.read().decode().splitlines()
-        assert process.wait(timeout=120) == 70
-        ends = ("grpo: note: stopped at an error", f"grpo: note: {large} is given")
-        assert all(note.startswith(ends) for note in notes)
-        assert line.startswith(f"grpo: a worker process died on {large}, at or after line ")
-        assert "--jobs 1 uses a single process" in line
-        rows = (first + rest).splitlines(keepends=True)  # whole ones, of the records before
-        assert all(row.endswith(b"}\n") for row in rows)
-        assert len(rows) % 400 == 0
-        assert 0 < len(rows) < times * 4_000 * 400
-        assert gone(large)
-
-
 def test_ctrl_c(large: Path) -> None:
     with started(large, *TOKENS) as process:
         process.stdout.readline()
@@ -104,16 +82,6 @@ def test_ctrl_c(large: Path) -> None:
         process.stdout.close()
         assert process.wait(timeout=120) in (130, -signal.SIGPIPE)
         assert b"Traceback" not in process.stderr.read()
-        assert gone(large)
-
-
-@pytest.mark.more
-def test_a_closed_pipe(large: Path) -> None:
-    with started(large, *TOKENS) as process:
-        process.stdout.readline()
-        process.stdout.close()
-        assert process.wait(timeout=120) == -signal.SIGPIPE  # the shell shows it as 141
-        assert process.stderr.read() == b""
         assert gone(large)
 
 

@@ -13,13 +13,15 @@ import io
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from files import blocks_of
+
 from fuzz.case import FILE, Case
-from fuzz.product import Outcome, blocks_of, process, run
+from fuzz.product import Outcome, run
 
 MEGABYTES = 300.0
 STARTS_WITH = 80.0
@@ -213,7 +215,6 @@ def _files(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
 
 STDIN = "<stdin>"
 """What standard input is called: a file with this name says the same of itself."""
-Relation = Callable[[Case, Outcome, Path], Iterator[Finding]]
 
 
 def _same(
@@ -396,20 +397,8 @@ def written(case: Case, outcome: Outcome, folder: Path) -> Iterator[Finding]:
         yield Finding("-o: another output", _difference(outcome.out, printed))
 
 
-def jobs(case: Case, _: Outcome, folder: Path) -> Iterator[Finding]:
-    """Under ``--jobs`` 1 and 3, as real processes."""
-    if case.command != "eval" or case.option("-o") is not None:
-        return
-    runs = [process(["eval", "--jobs", str(n), *case.words_for(case.name)[1:]]) for n in (1, 3)]
-    one, other = (Outcome(done.returncode, done.stdout, done.stderr) for done in runs)
-    yield from _same("--jobs 3", case, one, other)
-
-
-RELATIONS: tuple[tuple[Relation, float], ...] = (
-    *((stdin, 0.1), (array, 0.25), (blocks, 0.08), (converted, 0.3), (written, 0.05)),
-    (jobs, 0.002),
-)
-"""How often each is looked at; the last one starts processes."""
+RELATIONS = {stdin: 0.1, array: 0.25, blocks: 0.08, converted: 0.3, written: 0.05}
+"""How often each is looked at."""
 
 
 def related(case: Case, outcome: Outcome, folder: Path, *, thorough: bool) -> Iterator[Finding]:
@@ -417,7 +406,7 @@ def related(case: Case, outcome: Outcome, folder: Path, *, thorough: bool) -> It
     if "-" in case.words or (case.command == "explain" and "." not in case.name):
         return  # it reads standard input as well, or explains a variant
     draw = random.Random(case.seed)
-    for relation, often in RELATIONS:
-        wanted = draw.random() < often or (thorough and relation is not jobs)
+    for relation, often in RELATIONS.items():
+        wanted = draw.random() < often or thorough
         if wanted and (case.is_text or relation not in (stdin, blocks)):
             yield from relation(case, outcome, folder)

@@ -13,9 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +24,6 @@ from grpo_cli.engine import memory
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 40.0
 """How much processor time a command may take with a small input, on a busy machine."""
-BLOCK = 4 << 20
-"""The size of the blocks that input is read in, as the package's defaults have it."""
 
 
 class TooLongError(BaseException):
@@ -90,46 +86,6 @@ def environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {**kept, "PYTHONPATH": path, "COLUMNS": "80", **extra}
-
-
-@contextmanager
-def blocks_of(size: int) -> Iterator[int]:
-    """Has the package read input in blocks of another size, wherever a default says ``BLOCK``.
-
-    Yields:
-        How many defaults there are.
-    """
-    kept = _with_blocks(sum(name.startswith("grpo_cli.") for name in sys.modules))
-    for function, defaults, named in kept:
-        function.__defaults__ = defaults and tuple(size if _is(one) else one for one in defaults)
-        function.__kwdefaults__ = named and {k: size if _is(v) else v for k, v in named.items()}
-    try:
-        yield len(kept)
-    finally:
-        for function, defaults, named in kept:
-            function.__defaults__, function.__kwdefaults__ = defaults, named
-
-
-def _is(value: object) -> bool:
-    return type(value) is int and value == BLOCK
-
-
-@cache
-def _with_blocks(_: int) -> list[tuple[FunctionType, Any, Any]]:
-    """The functions with such a default, in so many modules, and their defaults."""
-    return [
-        (one, one.__defaults__, one.__kwdefaults__)
-        for one in _functions()
-        if any(map(_is, (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())))
-    ]
-
-
-def _functions() -> Iterator[FunctionType]:
-    for name, module in [*sys.modules.items()]:
-        if name.startswith("grpo_cli."):
-            for one in [*vars(module).values()]:
-                members = vars(one).values() if isinstance(one, type) else (one,)
-                yield from (m for m in members if isinstance(m, FunctionType))
 
 
 def _stream(data: bytes, errors: str = "strict") -> io.TextIOWrapper:

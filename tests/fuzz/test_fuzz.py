@@ -25,7 +25,7 @@ from fuzz import tables, words
 from fuzz.case import CORPUS, Case, cases, kept
 from fuzz.changes import names, objects, usable
 from fuzz.oracle import OLD, Finding, findings, megabytes, related
-from fuzz.product import BLOCK, blocks_of, run, watched
+from fuzz.product import run, watched
 
 INPUTS = int(os.environ.get("FUZZ", "160" if MORE else "80"))
 SEED = int(os.environ.get("FUZZ_SEED", "20"))
@@ -78,13 +78,6 @@ def test_what_was_kept_is_printed_as_it_is_kept() -> None:
     place = min(CORPUS.glob("*.json"))
     printed = json.loads(repr(kept(place)))
     assert printed == {key: json.loads(place.read_text())[key] for key in printed}
-
-
-def test_blocks_of_another_size_reach_the_reader() -> None:
-    """The defaults that say how large a block is are found wherever they stand."""
-    with blocks_of(1) as changed:
-        assert changed
-    assert BLOCK > 1
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from command import run
-from files import each, expressions, numbered_lines, some
-from fuzz.product import blocks_of
+from files import blocks_of, each, expressions, numbered_lines, some
 from hypothesis import given
 from hypothesis import strategies as st
 

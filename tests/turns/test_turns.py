@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
-from fuzz.product import blocks_of
+from files import blocks_of, each
 
 Record = dict[str, Any]
 LEVELS = ("record", "trajectory", "response", "turn", "token")

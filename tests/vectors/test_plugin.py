@@ -19,15 +19,6 @@ PROJECT = (Path(__file__).parent / "data/project/test_loss.py").read_text(encodi
 PLUGIN = ("-p", "grpo_cli.vectors.plugin")
 BARE = {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """pytest without the plugins of other packages, which take a second to start."""
-LINK = "https://github.com/NovaSky-AI/SkyRL/pull/1296"
-
-MEAN_OF_MEANS = PROJECT.replace(
-    'Claims(surrogate="clip", aggregate="token-mean")',
-    'Claims(surrogate="clip", aggregate="token-mean", split=["none", "micro-batches"]), '
-    'xfail="known"',
-)
-"""The project claims that its loss may be split, which it is not made for."""
-
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -14,6 +14,7 @@ GOALS = (
     (verify.RIGHT, "≥ 90 %"),
     (verify.UNKNOWN, "≤ 10 %"),
     (verify.MISLEADING, "≤ 0.5 %"),
+    (verify.FALSE, "0"),
     (row(checking.REAL), "0"),
     (row(verifying.NAMED), "≥ 50 %"),
     (row(verifying.MISLED), "≤ 10 %"),
