@@ -110,7 +110,7 @@ def _places(records: list[dict[str, Any]], level: str) -> list[list[Any]]:
 @each(("level", "name", "words"), [
     ("record", "shaer", "did you mean share?"),
     ("token", "advantge", "did you mean advantage?"),
-    ("record", "advantge", "advantage is a column of --level trajectory, response, turn, token"),
+    ("record", "advantge", "advantage is a column of --level trajectory, turn, response, token"),
     ("response", "records", "records is a column of --level batch"),
 ])  # fmt: skip
 def test_a_misspelt_column_is_named_at_whatever_level_it_is(
