@@ -233,6 +233,14 @@ def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None
         assert (found["before"], found["after"]) == pytest.approx((before, later))
 
 
+def test_what_rounding_leaves_of_a_constant_is_no_change(tmp_path: Path) -> None:
+    steps = [
+        {"step": at, "rewards": [0.02 * at, 0.02 * at + 0.1], "log_probs_new": [[-0.5], [-0.3]]}
+        for at in range(60)
+    ]  # whose stds differ by 1e-16
+    assert not found_in(write(tmp_path / "a.jsonl", steps)).get("reward_group_std")
+
+
 def test_a_change_has_to_matter(tmp_path: Path) -> None:
     """A fifth, of what is positive, however little noise there is."""
     small = np.random.default_rng(4).normal(0.0, 0.001, 60)

@@ -44,6 +44,8 @@ from grpo_cli.commands.trend.watched import DOWN, UP, Watch
 
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
+_ROUNDING = 1e-12
+"""Of a level: what a shift or drift of other numbers has to exceed."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
 _OFTEN = 0.95
@@ -161,7 +163,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     past = values[max(sign.at - PAST, 0) : sign.at]
     rise = watch.rise * max(1.0, (sign.seen - sign.at) / RECENT)
     least = rise if sign.up and sign.score < _SURE else _LEAST_MOVE
-    share = least if watch.is_log else 0.0
+    share = least if watch.is_log else _ROUNDING
     moved = level - recent if sign.up else recent - level
     if moved <= share * abs(recent) or watch.is_small(level, up=sign.up):
         return False
