@@ -349,7 +349,7 @@ def test_a_penalty_in_the_reward_may_be_0_in_the_first_record(tmp_path) -> None:
 
 def test_the_nearest_are_listed_where_nothing_fits(tmp_path) -> None:
     path = str(write(tmp_path / "a", telling()))
-    found = match(path, loss=987654321.5)
+    found = match(path, loss=987654321.5, stages=PLAIN["advantage"])
     off = [abs(one.difference) for one in found.nearest]
     assert not found.matches
     assert 1 < len(off) <= 5
