@@ -15,6 +15,9 @@ from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
+_NEAR = 1e-5
+"""Below this spread the std of a group is less than the eps that some framework adds to it."""
+
 
 def _scores(view: View) -> tuple[str, F64, F64, F64] | None:
     """Returns what scores are called, [R] rewards or else advantages, and [groups] their range."""
@@ -58,6 +61,31 @@ def find_dead_groups(view: View) -> Iterator[Finding]:
         every = "both" if size == 2 else f"all {size}"
         evidence = {"size": size, "value": scores[1][first]}
         yield Finding(evidence, **place, words={"every": every, "name": scores[0]})
+
+
+@rule("near-dead-group")
+def find_near_dead_groups(view: View) -> Iterator[Finding]:
+    """Finds rewards so nearly equal that eps, or rounding alone, decides the advantages.
+
+    The spread is above 0 and at most 1e-5 (relative to the rewards where they are above 1): under
+    the std_eps of 1e-4 that TRL adds, above the 1e-9 of others, so that |A| is 0.001 or 1.
+    Two estimators of one framework differed a hundredfold there: verl#6348.
+    """
+    scores = _scores(view)
+    if scores is None or ("advantages" in view.names and view.rewards is not None):
+        return
+    name, values, low, high = scores
+    size = 1.0 if view.rewards is None else np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
+    near = (view.sizes > 1) & (high - low > 0.0) & (high - low <= _NEAR * size)
+    for group in np.flatnonzero(near).tolist():
+        members = values[view.members(group)]
+        spread, std = float(high[group] - low[group]), float(members.std(ddof=1))
+        advantages = {f"eps_{eps:g}": spread / (std + eps) for eps in (1e-4, 1e-6, 1e-8)}
+        yield Finding(
+            {"size": len(members), "spread": spread, "std": std, "advantages": advantages},
+            **view.at(int(view.first_members[group])),
+            words={"name": name},
+        )
 
 
 @rule("singleton-group")
