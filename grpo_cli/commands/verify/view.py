@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -165,6 +166,7 @@ def _paragraph(
         "  possible ": _listed(first.possible),
         "  look at  ": [stages] if stages and not causes else [],
         "  next     ": [hint.removeprefix("; ")] if hint else [],
+        "  or ask   ": [_question(row, first)] if _UNKNOWN in found and first.key == "loss" else [],
     }
     for label, texts in lines.items():
         for at, text in enumerate(texts):
@@ -175,6 +177,14 @@ def _paragraph(
 
 
 _UNKNOWN = "not recognised; if your loss has other constants, set them: -p NAME=VALUE"
+
+
+def _question(row: Verdict, first: Difference) -> str:
+    """The command that looks for a convention which gives the loss of a record."""
+    record = [] if row.line is None else ["--record", str(row.id)]
+    source = "-" if row.source.startswith("<") else row.source or "FILE"
+    words = ["grpo", "match", source, *record, "--loss", repr(first.expected)]
+    return f"which convention gives it: {visible(shlex.join(words))}"
 
 
 def _listed(causes: Sequence[str]) -> list[str]:
