@@ -275,7 +275,8 @@ class Evaluated:
     ) -> pandas.DataFrame:
         """As ``to_arrow``, a data frame of pandas, NaN for null.
 
-        Take its columns by ``frame["clip"]``: ``frame.clip`` is a method of pandas.
+        Take its columns by ``frame["clip"]``: ``frame.clip`` is a method of pandas. It is NaN where
+        a token is not clipped: ``frame[frame["clip"].notna()]``, or ``having="clip!=none"``.
         """
         return pandas_frame(self._in_frame(level, fields, having))
 
