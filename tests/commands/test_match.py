@@ -318,6 +318,15 @@ def test_an_epsilon_that_is_not_usual_is_solved_for(tmp_path, low, high, words) 
         assert printed == first["value"] == pytest.approx(loss, rel=1e-12)
 
 
+def test_an_epsilon_is_solved_for_where_records_of_equal_rewards_lack_a_column(tmp_path) -> None:
+    """Other rows need the engine's log-probs, which the last record has not."""
+    rows = [{**one, "log_probs_rollout": one["log_probs_old"]} for one in telling()]
+    rows.append(record(3, [4, 5], [1.0, 1.0]) | {"log_probs_rollout": None})
+    loss = evaluate(rows, "trl/grpo", epsilon=0.237).loss
+    first = match(rows, loss=repr(loss)).matches[0]
+    assert "epsilon_low=0.237, epsilon_high=0.237" in first.command
+
+
 @pytest.mark.more
 def test_an_epsilon_that_a_flag_gives_stays(tmp_path) -> None:
     """The other bound is solved for; where records give both, both are."""

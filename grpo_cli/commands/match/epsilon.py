@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from grpo_cli.commands.match.space.changes import UNBOUND, Change, changed
 from grpo_cli.commands.match.space.options import ALONE, Key, policy_key
 from grpo_cli.commands.match.space.space import Index
 from grpo_cli.commands.match.sums import Terms
+from grpo_cli.errors import InputError
+from grpo_cli.hyperparameters import HyperparameterError
 from grpo_cli.variants.plan import Plan
 
 _SIDES = (("epsilon_low", "epsilon_high"), ("epsilon_high",), ("epsilon_low",))
@@ -34,6 +37,8 @@ _ROOMS = (2.0**-40, FLOAT32)
 """How far off J may be, of the size that it is made of: by running sums, by float32."""
 _FITS, _MOST = 16, 1 << 19
 """Tokens that are looked at, those of the likeliest rows first."""
+
+_LARGE = "large input, so it was solved for in the likeliest variants only"
 
 
 class Solution(NamedTuple):
@@ -143,30 +148,39 @@ class Windows:
         options, sums, space = self._options, self._run.sums, self._run.space
         pair, number = space.policy[row], space.weight[row]
         advantage, policy = [*options.pairs][pair]
-        plan = options.policies.plans[policy]
-        if self._terms[0].chunk.objective(plan).surrogate.choice.window is None:
-            return np.zeros(0), np.zeros(0)
         given = [options.advantages.plans[advantage]]
         advantages = np.concatenate([next(one.advantages(given)) for one in self._terms])
         each = [one.weights([number]) for one in self._terms]
         weights = np.concatenate([found[0] / divisor[0] for found, _, divisor, _ in each])
         counts = sums.counts(space.grids[0].plan.batch)[number]
         weights *= np.abs(advantages) / counts
-        window = self._window(names, np.sign(advantages), plan)
+        window = None
+        with suppress(InputError, HyperparameterError):  # of records whose advantages are 0
+            window = self._window(names, np.sign(advantages), options.policies.plans[policy])
+        if window is None:
+            return np.zeros(0), np.zeros(0)
         wanted = off + sums.policy[pair, number] / counts - weights @ window.start
         return intervals(window.reach, window.slope * weights[window.response], wanted, half)
 
-    def _window(self, names: Sequence[str], signs: F64, plan: Plan) -> Window:
-        """A policy term for advantages ±1, from its plans at ε = 0 and without bounds."""
+    def _window(self, names: Sequence[str], signs: F64, plan: Plan) -> Window | None:
+        """A policy term for advantages ±1, from its plans at ε = 0 and without bounds.
+
+        None where it has no window, or is too much work.
+        """
         plans = [
             changed(plan, Change({}, {name: ends[name] for name in names}))
             for ends in (dict.fromkeys(UNBOUND, 0.0), UNBOUND)
         ]
         first = self._terms[0].chunk.objective(plans[0])
         known = policy_key(first.ratio, first.surrogate, first.correction), names, signs.tobytes()
+        if first.surrogate.choice.window is None:
+            return None
         self._left -= self._responses.total // _FITS
         if known in self._known:
             return self._known[known]
+        if self._known and self._left < self._responses.total:
+            self._run.space.reasons.setdefault("epsilon", _LARGE)
+            return None
         self._left -= self._responses.total
         parts = [*zip(self._terms, np.split(signs, self._ends[:-1]), strict=True)]
         start, free = (
