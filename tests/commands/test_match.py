@@ -278,6 +278,69 @@ def test_hyperparameters_are_solved_for_or_searched(
     assert any(words in one.command and one.value == loss for one in found.matches)
 
 
+def clipped_loss(rows: list[dict[str, Any]], low: float, high: float, *, sequence: bool) -> float:
+    """By definition: of DAPO, or of GSPO, whose ratio is a response's geometric mean."""
+    terms = []
+    for row in rows:
+        for *columns, advantage in zip(
+            row["log_probs_new"], row["log_probs_old"], row["advantages"], strict=True
+        ):
+            new, old = map(np.array, columns)
+            ratio = np.exp([(new - old).mean()] if sequence else new - old)
+            terms += np.minimum(
+                ratio * advantage, ratio.clip(1 - low, 1 + high) * advantage
+            ).tolist()
+    return -math.fsum(terms) / len(terms)
+
+
+@each(
+    ("low", "high", "words"),
+    some([
+        (0.237, 0.237, "-v dapo --epsilon-low 0.237 --epsilon-high 0.237 --level"),
+        (0.2, 0.31, "-v dapo --epsilon-high 0.31 --level"),
+        (0.17, 0.28, "-v dapo --epsilon-low 0.17 --level"),
+        (0.0005, 0.0005, "-v gspo --epsilon-low 0.0005 --epsilon-high 0.0005 --level"),
+        (0.237418265, 0.317429135, ""),
+    ], 4),
+)  # fmt: skip
+def test_an_epsilon_that_is_not_usual_is_solved_for(tmp_path, low, high, words) -> None:
+    """Of both bounds, or of one; two that differ do not follow from one number."""
+    rows = [{**one, "advantages": [r - math.pi / 8 for r in one["rewards"]]} for one in telling()]
+    path = str(write(tmp_path / "a", rows))
+    loss = clipped_loss(rows, low, high, sequence=low < 0.01)
+    found = json.loads(run("match", path, f"--loss={loss!r}", "--json").stdout)
+    assert found["reproduced"] is bool(words)
+    if words:
+        first = found["matches"][0]
+        assert words in first["command"]
+        assert first["hits_expected"] < 1e-4
+        printed = float(run(*shlex.split(first["command"])[1:]).stdout)
+        assert printed == first["value"] == pytest.approx(loss, rel=1e-12)
+
+
+def test_an_epsilon_is_solved_for_where_records_of_equal_rewards_lack_a_column(tmp_path) -> None:
+    """Other rows need the engine's log-probs, which the last record has not."""
+    rows = [{**one, "log_probs_rollout": one["log_probs_old"]} for one in telling()]
+    rows.append(record(3, [4, 5], [1.0, 1.0]) | {"log_probs_rollout": None})
+    loss = evaluate(rows, "trl/grpo", epsilon=0.237).loss
+    first = match(rows, loss=repr(loss)).matches[0]
+    assert "epsilon_low=0.237, epsilon_high=0.237" in first.command
+
+
+@pytest.mark.more
+def test_an_epsilon_that_a_flag_gives_stays(tmp_path) -> None:
+    """The other bound is solved for; where records give both, both are."""
+    rows = [{**one, "advantages": [r - math.pi / 8 for r in one["rewards"]]} for one in telling()]
+    loss = repr(clipped_loss(rows, 0.2, 0.31, sequence=False))
+    assert not match(rows, loss=loss, epsilon_high=0.28).reproduced
+    first = match(rows, loss=loss, epsilon_low=0.2).matches[0]
+    assert first.command == "evaluate(data, 'dapo', epsilon_high=0.31).total['loss']"
+    rows = [{**one, "hyperparameters": {"epsilon": 0.2, "beta": 0.0}} for one in rows]
+    first = match(rows, loss=loss).matches[0]
+    assert "epsilon_high=0.31" in first.command
+    assert first.hits_expected < 1e-4
+
+
 def test_the_other_sign_the_objective_and_noise_of_float32(path) -> None:
     made = evaluate(path, "dapo", stages=NARROW, epsilon=0.2)
     flags: dict[str, Any] = {"stages": NARROW, "epsilon": 0.2}

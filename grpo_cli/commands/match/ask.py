@@ -276,9 +276,14 @@ def _call(made: Plan, reading: Sequence[str], only: str, times: float) -> str:
     batch = {} if made.batch == "input" else {"batch": made.batch}
     size = {"group_size": int(each["group_size"][0])} if "group_size" in flags else {}
     named = {**stages, **made.flags, **batch, **flags, **size}
-    arguments = [repr(made.variant), *(f"{name}={value!r}" for name, value in named.items())]
+    arguments = [repr(made.variant), *(f"{name}={_written(one)}" for name, one in named.items())]
     scale = "" if times == 1.0 else f" {_scale(times)}"
     return f"evaluate(data, {', '.join(arguments)}).total[{only!r}]{scale}"
+
+
+def _written(value: object) -> str:
+    """A value as Python reads it; a whole number without a point."""
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _scale(times: float) -> str:

@@ -276,9 +276,7 @@ def evaluate_space(space: Space, sums: Sums, question: Question) -> tuple[F64, F
 
 def _values(space: Space, sums: Sums, part: slice) -> tuple[F64, F64, F64]:
     """[n] J without what β multiplies, [n] that, [n] the magnitude of J, of some conventions."""
-    counted = np.where(sums.counted == 0.0, 1.0, sums.counted)
-    if space.grids[0].plan.batch == "record":
-        counted[:] = max(sums.records, 1)
+    counted = sums.counts(space.grids[0].plan.batch)
     weight = space.weight[part]
     pair = np.where(space.policy[part] == ALONE, 0, space.policy[part])
     some = len(sums.policy) > 0

@@ -158,6 +158,7 @@ class Run:
     Attributes:
         space: the conventions.
         factors: what a loss may have been multiplied by.
+        sums: over the last number's records.
         scan: the values of all conventions on the last number's records.
         matches: the conventions that give the numbers, the likeliest first.
         nearest: where none does, the nearest plain ones, nearest first.
@@ -182,7 +183,7 @@ class Run:
     def __init__(self, space: Space, factors: Sequence[Factor], sums: Sums) -> None:
         self.space = space
         self.factors = factors
-        self._sums = sums
+        self.sums = sums
         self._times = np.array([one.times for one in factors])
         self._others = 1.0
 
@@ -192,7 +193,7 @@ class Run:
         Raises:
             InputError: where no record can be read.
         """
-        self.scan = scan(self.space, self._evaluated(self.space, self._sums, question))
+        self.scan = scan(self.space, self._evaluated(self.space, self.sums, question))
         self._target, self._first = question.target, question.first
         self._chance = Chance(self.scan.values, self.factors, question.target)
         self._keys = _keys(hits(self.scan.values, self.factors, question.target), self.scan)

@@ -3,7 +3,7 @@
 Every row of the table of variants is tried unmodified, and with one or two changes: another
 advantage, ratio, clip, KL or denominator; each with the other sign and the factors of accumulation
 and data parallelism. β is solved for if none is given, the usual ε are tried if the plain search
-leaves the number unexplained.
+leaves the number unexplained, and an ε of the unmodified rows is solved for if these do as well.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from grpo_cli.commands.match.epsilon import with_epsilon
 from grpo_cli.commands.match.fit import FLOAT32, Factor, factors_of
 from grpo_cli.commands.match.logged import agrees, all_agree, common_means, means_of, others_of
 from grpo_cli.commands.match.question import LoggedNumber, Question
@@ -102,6 +103,9 @@ def _ask(run: Run, questions: Sequence[Question], recorded: str, *, last: bool) 
     most = run.matches[0].bits - _PLAINER if run.sure else math.inf
     if lengths := [one for one in lengths if one.bits < most]:
         run.matches = _confirm(run, questions, lengths, ()) or run.matches
+    if last and not run.sure and len(questions) == 1:
+        windows = [*with_epsilon(run, questions[0].target, Families(first, space))]
+        run.matches = _confirm(run, questions, windows, ()) or run.matches
     if not run.reproduced:
         run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
     if not run.matches:

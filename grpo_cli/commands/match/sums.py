@@ -27,6 +27,8 @@ from grpo_cli.objective.statistics import moments
 from grpo_cli.variants.plan import Plan
 
 Flags = NDArray[np.bool_]
+Blocks = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""Advantages, and the policy terms that are combined with these."""
 _NUMBERS = 1 << 21
 """Sums of responses that are in memory at a time."""
 
@@ -46,7 +48,7 @@ class Sums:
     """
 
     def __init__(self, options: Options, data: Data) -> None:
-        self._options, self._data = options, data
+        self._options, self.data = options, data
         self.policy, self.size, self.kl, self.entropy = np.zeros((4, 0, 0))
         self.left_out: set[Key] = set()
         self.references: set[bool] = set()
@@ -63,17 +65,23 @@ class Sums:
         )
         self.kl = _extended(self.kl, len(options.kls.plans))
         self.entropy = _extended(self.entropy, len(options.entropies.plans))
-        self.records = 0
-        for chunk in self._data.chunks:
-            self._add(chunk, *known)
+        self.records, blocks = 0, options.blocks(known[0])
+        for chunk in self.data.chunks:
+            self._add(chunk, blocks, *known[1:])
 
-    def _add(self, chunk: Chunk, pairs: int, kls: int, entropies: int) -> None:
-        """Adds a chunk's records to the sums from these rows on."""
+    def counts(self, batch: str) -> F64:
+        """[W] what J is divided by beyond the divisors."""
+        if batch == "record":
+            return np.full(len(self.counted), float(max(self.records, 1)))
+        return np.where(self.counted == 0.0, 1.0, self.counted)
+
+    def _add(self, chunk: Chunk, blocks: Blocks, kls: int, entropies: int) -> None:
+        """Adds a chunk's records to the sums of these pairs, and from these rows on."""
         with np.errstate(all="ignore"):
-            terms = Terms(self._options, chunk, self._data)
-            classes, member, divisors, counted = terms.weights()
+            terms = Terms(self._options, chunk, self.data)
+            classes, member, divisors, counted = terms.weights(range(len(self.counted)))
             self.counted += counted
-            self._add_policies(terms, pairs, classes, member, divisors)
+            self._add_policies(terms, blocks, classes, member, divisors)
             for into, rows in (
                 (self.kl[kls:], _by_class(terms.kls(kls), classes)),
                 (self.entropy[entropies:], _by_class(terms.entropies(entropies), classes)),
@@ -84,12 +92,17 @@ class Sums:
         self.left_out |= terms.left_out
 
     def _add_policies(
-        self, terms: Terms, pairs: int, classes: F64, member: NDArray[np.int64], divisors: F64
+        self, terms: Terms, blocks: Blocks, classes: F64, member: NDArray[np.int64], divisors: F64
     ) -> None:
-        which, advantages = distinct(terms.advantages())
+        which, advantages = distinct(terms.advantages(self._options.advantages.plans))
         gaining, losing = advantages > 0.0, advantages < 0.0
         most = max(_NUMBERS // max(terms.batch.responses.count, 1), 8)
-        for chosen, policies in self._options.blocks(most, pairs):
+        parts = (
+            (chosen, policies[at : at + most])
+            for chosen, policies in blocks
+            for at in range(0, len(policies), most)
+        )
+        for chosen, policies in parts:
             own, back = np.unique(which[chosen], return_inverse=True)
             needed = (np.asarray(side[own].any(axis=0)) for side in (gaining, losing))
             places, sides = terms.sides(policies, *needed)
@@ -142,13 +155,14 @@ class Terms:
     """The terms of all options on a chunk; what two of them share is computed once.
 
     Attributes:
+        chunk: the records, with one objective for all.
         left_out: the corrections that took tokens out of a denominator, or of the KL.
     """
 
     def __init__(self, options: Options, chunk: Chunk, data: Data) -> None:
         self._options = options
         self._counted = chunk
-        self._chunk = replace(chunk, varied={})  # records differ in counts, which weights read
+        self.chunk = replace(chunk, varied={})  # records differ in counts, which weights read
         self._data = data
         self.batch = chunk.batch
         self.left_out: set[Key] = set()
@@ -157,11 +171,11 @@ class Terms:
         self._ratios: dict[Key, Ratio] = {}
         self._kls: dict[Key, F64] = {}
 
-    def weights(self) -> tuple[F64, NDArray[np.int64], F64, F64]:
+    def weights(self, numbers: Sequence[int]) -> tuple[F64, NDArray[np.int64], F64, F64]:
         """[C, R] distinct weights; [W] which of them, divisor and count of each aggregation."""
         rows, divisors, counted = [], [], []
         table, records = self._options.weights, self.batch.records
-        for plan, stage in zip(table.plans, table.details, strict=True):
+        for plan, stage in ((table.plans[one], table.details[one]) for one in numbers):
             bound = getattr(self._counted.objective(plan), stage)
             found = self._inputs.call(bound, "aggregate")
             numerator = np.asarray(found.numerator, dtype=np.float64)
@@ -177,8 +191,8 @@ class Terms:
         member, classes = distinct(rows)
         return classes, member, np.array(divisors), np.array(counted)
 
-    def advantages(self) -> Iterator[F64]:
-        """[R] each, by response."""
+    def advantages(self, plans: Sequence[Plan]) -> Iterator[F64]:
+        """[R] each plan's, by response."""
 
         def one(plan: Plan, objective: Objective) -> F64:
             found = self._advantage(plan, objective)
@@ -189,7 +203,7 @@ class Terms:
                 )
             return np.asarray(found, dtype=np.float64)
 
-        return self._rows(self._options.advantages.plans, one)
+        return self._rows(plans, one)
 
     def sides(
         self, policies: Sequence[int], gaining: Flags, losing: Flags
@@ -205,7 +219,7 @@ class Terms:
         signs = [(one, self.batch.responses.spread(one)) for one in of_responses]
 
         def of_signs(at: int) -> F64:
-            objective = self._chunk.objective(self._options.policies.plans[at])
+            objective = self.chunk.objective(self._options.policies.plans[at])
             inputs, found = self._inputs, np.full((len(signs), count), np.nan)
             with suppress(InputError, HyperparameterError):
                 self._set_ratio(inputs, objective)
@@ -216,6 +230,13 @@ class Terms:
             return found
 
         return distinct(map(of_signs, policies))
+
+    def policy_terms(self, objective: Objective, advantage: F64) -> F64:
+        """[T] c·s with advantages [R]."""
+        self._set_ratio(self._inputs, objective)
+        self._inputs["response_advantage"] = advantage
+        self._inputs["advantage"] = self.batch.responses.spread(advantage)
+        return self._policy(self._inputs, objective)[0]
 
     def kls(self, start: int) -> Iterator[F64]:
         """[R] Σ k, or β·Σ k, of each from ``start`` on."""
@@ -243,7 +264,7 @@ class Terms:
         """[R] of each plan; nan where the records lack what it needs."""
         for plan in plans:
             try:
-                yield compute(plan, self._chunk.objective(plan))
+                yield compute(plan, self.chunk.objective(plan))
             except (InputError, HyperparameterError):
                 yield np.full(self.batch.responses.count, np.nan)
 
@@ -290,14 +311,19 @@ class Terms:
 
     def _policy_sums(self, inputs: Inputs, objective: Objective) -> F64:
         """[R] Σ c·s with the advantage that is set."""
+        values, empty = self._policy(inputs, objective)
+        sums = self.batch.responses.sum(values)
+        return sums if empty is None else np.where(self.batch.responses.lengths > 0, sums, empty)
+
+    def _policy(self, inputs: Inputs, objective: Objective) -> tuple[F64, F64 | None]:
+        """[T] c·s with the advantage that is set, and s of responses without tokens."""
         # The correction first: where it fails, no surrogate was evaluated in vain.
         correction: Correction | None = inputs.call(objective.correction, "correction")
         if leaves_out(correction):
             self.left_out.add(correction_key(objective.correction))
         surrogate: Surrogate = inputs.call(objective.surrogate, "surrogate")
         values = surrogate.value if correction is None else correction.weight * surrogate.value
-        sums, empty = self.batch.responses.sum(values), surrogate.empty
-        return sums if empty is None else np.where(self.batch.responses.lengths > 0, sums, empty)
+        return values, surrogate.empty
 
     def _kl(self, objective: Objective) -> F64:
         """[R] Σ k."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -107,13 +107,8 @@ class Options:
     weights: Table = field(default_factory=Table)
     entropies: Table = field(default_factory=Table)
 
-    def blocks(self, most: int, start: int) -> Iterator[tuple[list[int], list[int]]]:
-        """Advantages with at most so many policies that are combined with exactly these.
-
-        Args:
-            most: policies.
-            start: the first of the pairs.
-        """
+    def blocks(self, start: int) -> list[tuple[list[int], list[int]]]:
+        """Advantages, and the policies that are combined with exactly these, from a pair on."""
         wanted: dict[int, list[int]] = {}
         for advantage, policy in [*self.pairs][start:]:
             wanted.setdefault(policy, []).append(advantage)
@@ -121,10 +116,9 @@ class Options:
         for policy, advantages in wanted.items():
             found.setdefault(tuple(sorted(advantages)), []).append(policy)
         ratios = [repr(key[0]) for key in self.policies.numbers]  # type: ignore[index]
-        for together, policies in found.items():
+        for policies in found.values():
             policies.sort(key=ratios.__getitem__)
-            for at in range(0, len(policies), most):
-                yield [*together], policies[at : at + most]
+        return [([*together], policies) for together, policies in found.items()]
 
 
 # ---- rows and changes on a record ----------------------------------------------------------------
