@@ -72,7 +72,15 @@ class TrendOptions:
     ] = None
     limit: Annotated[int | None, LIMIT] = None
     output: Output = None
-    quiet: Quiet = False
+    quiet: Annotated[
+        bool,
+        option(
+            "--quiet -q",
+            "",
+            "Print no notes and no signature; with --fail-on, the verdict alone.",
+            "Output",
+        ),
+    ] = False
 
     @property
     def kind(self) -> str:
@@ -153,6 +161,7 @@ class ReportOptions(TrendOptions):
     html: Annotated[
         str | None, option("--html", "FILE", "Write an HTML page to FILE.", "Output")
     ] = None
+    quiet: Quiet = False
     unused = ("at", *_OF_TABLES)
 
 

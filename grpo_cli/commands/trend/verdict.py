@@ -61,7 +61,7 @@ def differing_losses(steps: Steps, variant: str) -> Iterator[str]:
     if not np.nanmax(distance) > max(span, LOSS_NOISE):
         return
     differs = distance > max(_LEAST_SHARE * span, LOSS_NOISE)
-    at, known = int(differs.argmax()), np.count_nonzero(~np.isnan(distance))
+    at, known = int(differs.argmax()), int(np.count_nonzero(~np.isnan(distance)))
     values = f"{brief(float(recorded[at]))} against {brief(float(own[at]))}"
     yield (
         f"the records' loss is not {variant}'s at {differs.sum():,} of {counted(known, 'step')} "

@@ -157,7 +157,10 @@ def print_comparison(
             f"after correcting for {len(answer.metrics)} comparisons."
         )
         if any(one.differs and not one.misses_0 for one in answer.metrics):
-            explained += " Without ±, the runs differ by a factor, or at a single step."
+            explained += (
+                " No ± is given where the mean difference is within noise, but the ratio of the "
+                "runs, or a single step, is not."
+            )
         if any(one.misses_0 and not one.differs for one in answer.metrics):
             explained += " ? marks other intervals that miss 0 (1 in 20 does by chance)."
         console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
