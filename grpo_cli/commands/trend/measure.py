@@ -289,7 +289,6 @@ class ChunkSums:
         means = self._chunk.batch.responses.mean(size)
         self._average("sample_logp_difference", "responses", means, self._with_tokens("responses"))
         self._sum("probs_diff_max", "tokens", distance, "largest")
-        self._sum("logp_difference_max", "tokens", size, "largest")
 
     def _measure_logged(self, breakdown: Breakdown) -> None:
         batch = self._chunk.batch

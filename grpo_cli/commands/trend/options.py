@@ -35,6 +35,8 @@ from grpo_cli.records.choose.where import ASKED, Condition, read_conditions, spe
 from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants.plan import as_flags
 
+_QUIET = "Print no notes and no signature; with --fail-on, the verdict alone."
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrendOptions:
@@ -72,15 +74,7 @@ class TrendOptions:
     ] = None
     limit: Annotated[int | None, LIMIT] = None
     output: Output = None
-    quiet: Annotated[
-        bool,
-        option(
-            "--quiet -q",
-            "",
-            "Print no notes and no signature; with --fail-on, the verdict alone.",
-            "Output",
-        ),
-    ] = False
+    quiet: Annotated[bool, option("--quiet -q", "", _QUIET, "Output")] = False
 
     @property
     def kind(self) -> str:

@@ -104,7 +104,6 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
         sharper, flatter = pair.keys if slope < 1.0 else pair.keys[::-1]
         total = int(pair.samples.lengths[sample])
         _, words = pair.compare_with_others(sample)
-        times = max(slope, 1.0 / slope)
         yield Finding(
             {"slope": slope, "spread": of.spread, "tokens": of.number, "sharper": sharper},
             pair.record(sample),
@@ -117,8 +116,8 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
                 else f"{of.number:,} of {total:,}",
                 "whose": owners[sharper],
                 "others": owners[flatter],
-                "times": times,
-                "temperature": 1.0 / times,
+                "times": max(slope, 1.0 / slope),
+                "temperature": min(slope, 1.0 / slope),
             },
             by_training=even and bool(pair.updated[sample]),
         )
