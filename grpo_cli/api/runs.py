@@ -76,7 +76,7 @@ def trend(
 
     >>> run = trend("samples/run/temperature.jsonl.gz", "trl/grpo")
     >>> run.last_good_step, run.findings[0].sentence
-    (29, 'mismatch.k3 rose at step 30: median ... before, ... over steps 30 to 41 ...')
+    (29, 'mismatch.k3 rose at step 30: median ... before, ... over the next 12 steps ...')
 
     Args:
         data: the run, as ``evaluate`` takes data; or a trainer's log, or several.

@@ -537,6 +537,25 @@ def test_the_labels_of_a_histogram_cover_nothing(browse, tmp_path, width):
     assert all(one["right"] < two["left"] for one, two in pairwise(marks))
 
 
+def test_the_last_bar_of_a_histogram_says_how_far_its_tokens_are(browse, tmp_path):
+    """They are above the axis, which ends near where 98 % of the tokens are."""
+    mismatch = [*np.linspace(-0.3, 0.3, 60), 0.75]
+    rollout = [-2.0 - one for one in mismatch]
+    record = {"log_probs": [[-2.0] * len(rollout)], "log_probs_rollout": [rollout]}
+    path = write(tmp_path / "a.jsonl", [record | {"advantages": [1.0]}])
+    tab = browse(path, "-v", "dr", "--by", "mismatch")
+    words, last = (
+        tab.run(f"[...document.querySelectorAll('.histogram {which}')].at(-1).textContent")
+        for which in ("text.outside", "rect.bin title")
+    )
+    assert re.fullmatch(r"≥ 0\.3\d*, max 0\.75", words)
+    assert last.endswith(words)
+    caption = tab.run("document.querySelector('.histogram figcaption').textContent")
+    assert "1 token above the axis, up to 0.75" in caption
+    assert tab.run("page.view.histogramTitle.textContent") == "Number of tokens by mismatch"
+    assert "mismatch: log π_old" in caption
+
+
 def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_path):
     """Thinned, it still has its least and largest values; the other run is a line of its own."""
     rng = np.random.default_rng(1)

@@ -45,7 +45,7 @@ def test_no_color_on_a_terminal_is_honoured(shell, dump):
 
 def test_the_legend_has_the_scale_and_blue_is_up(grpo, dump):
     shown = grpo("show", str(dump(TOKENS)), "--color", "always", "--by", "gradient").stdout
-    legend = shown[shown.index("gradient ∂J") :].split("\n", 2)[1]  # below what it is of
+    legend = shown[shown.index("gradient: ∂J") :].split("\n", 2)[1]  # below what it is of
     low, high = (float(one) for one in re.findall(r"m [≤≥]?(-?[\d.]+)(?=[ \x1b])", legend))
     rows = json.loads(grpo("eval", str(dump(TOKENS)), "--level", "token", "--json").stdout)
     (record,) = rows["records"]
@@ -303,7 +303,7 @@ ENGINE = {"log_probs_rollout": [[-0.1, -0.7, -0.3, -0.2, -1.1, -0.9], [-1.0, -1.
 def test_mismatch_is_the_trainer_against_the_engine(grpo, dump, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     shown = grpo("show", str(dump(TOKENS | ENGINE)), "--by", "mismatch", "--top", "2").stdout
-    assert "mismatch log π_old (trainer) − log π_rollout (engine)" in shown
+    assert "mismatch: log π_old (trainer) − log π_rollout (engine)" in shown
     rows = [line.split() for line in shown.splitlines()[-4:-2]]
     assert [row[1] for row in rows] == ["0", "1"]
     assert [float(row[-3]) for row in rows] == pytest.approx([-0.4 + 0.1, -0.5 + 0.7], rel=1e-4)

@@ -205,7 +205,7 @@ def test_a_flag_has_one_text_in_all_commands(grpo):
         ):
             texts.setdefault(flag, set()).add(" ".join(text.split()))
     several = {flag for flag, found in texts.items() if len(found) > 1}
-    assert several <= {"--batch", "--by", "--fail-on", "--format"}
+    assert several <= {"--batch", "--by", "--fail-on", "--format", "--quiet"}
 
 
 def test_every_column_of_a_table_is_explained():
@@ -245,6 +245,13 @@ def test_every_word_that_a_screen_prints_as_a_term_is_explained():
         "new, old, ref, log π, σ, quantile, cosine, denominator, signature, nats, drifts"
     )
     assert [one for one in words.split(", ") if look_up(one) is None] == []
+
+
+@pytest.mark.parametrize("words", ["0", "is 0", "negative", "is negative", "rising", "rises"])
+def test_why_the_loss_is_0_negative_or_rising_is_explained(grpo, words):
+    """As ``grpo --help`` asks it, with and without the word loss."""
+    for question in (words, f"loss {words}") if words.isalpha() else (f"loss {words}",):
+        assert grpo("help", *question.split()).stdout.endswith("grpo explain FILE\n")
 
 
 def test_a_column_of_trend_is_suggested_where_it_is_misspelt(grpo):

@@ -179,7 +179,7 @@ def test_findings_hang_and_break_between_words(grpo):
     assert not any(f"shift {name} " in below for name in named), "each number is printed once"
     (cause,) = re.findall(r"likely cause: (.*) fix:", head)
     assert f"check of the step: temperature: {cause}" not in below
-    assert "check of the step: temperature: the log-odds are " in below
+    assert "check of the step: temperature: the engine's log-odds are " in below
     assert any(line.startswith("  limit  mismatch.mult is above 1.05 from") for line in said)
 
 

@@ -56,7 +56,7 @@ def seen(path: Path, *every: F64) -> list[Onset | None]:
 
 
 _SENTENCE = re.compile(
-    r"(rose|fell|began to \w+) at step \d+: median (\S+) before, (\S+) (?:over|at) step"
+    r"(rose|fell|began to \w+) at step \d+: median (\S+) before, (\S+) (?:over|at) "
 )
 
 
@@ -226,7 +226,7 @@ def test_a_finding_says_what_was_and_what_is(begin: int, tmp_path: Path) -> None
         assert found["seen"] in (begin + 1, begin + 2)
         before = np.median(values[max(begin - 30, 0) : begin])
         later = np.median(values[begin : begin + 12])
-        span = f"over steps {begin} to {min(begin + 11, 59)}"
+        span = f"over the next {min(12, 60 - begin)} steps"
         words = f"{verb} at step {begin}: median {before:.4g} before, {later:.4g} {span}"
         assert found["sentence"].endswith(f" {words}{' (×1.5)' if sign > 0 else ''}")
         assert found["score"] > 100

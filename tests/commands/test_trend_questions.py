@@ -79,6 +79,10 @@ def test_at_agrees_with_the_run(folder: Path) -> None:
     assert all(by_name[name]["at"] == steps[SINCE][name] for name in by_name)
     before = sorted(one["mismatch.k3"] for one in steps[:SINCE])
     assert by_name["mismatch.k3"]["before"] == (before[12] + before[13]) / 2
+    printed = run("trend", path, *words, "--at", SINCE).stdout.splitlines()
+    named = [line.split(" ")[0] for line in printed]
+    here = {one["metric"] for one in found["findings"]}
+    assert "mismatch.mult" in here.intersection(named) == here  # which has a limit alone
     assert found["check"] == answer("check", path, "--where", f"step=={SINCE}")
     assert found["worst"] == steps[SINCE]["worst"]
     assert {one["record"] for one in found["groups"] if "mismatch" in one["worst_in"]} == {

@@ -112,8 +112,9 @@ def explain(
     )
     named = ", ".join(f"{name} {value}" for name, value in of_last.items())
     text = (
-        f"this explains only {named}, the last of {count:,} batches in the input: grpo trend "
-        "follows a run step by step, --batch input joins all records into one batch"
+        f"this explains only {named}, the last of {count:,} batches in the input: grpo trend shows "
+        "the loss of each step, which does not measure progress (grpo help rising); --batch input "
+        "joins all records into one batch"
     )
     of_run = [reason for reason in whole.why if reason["code"] in _OF_RUN]
     of_batch = [reason for reason in found.why if reason["code"] not in _OF_RUN]

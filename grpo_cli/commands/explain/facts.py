@@ -71,25 +71,6 @@ class DeadGroups:
 
 
 @dataclass
-class Steps:
-    """Each record's own loss, mean reward and KL penalty, in their order."""
-
-    losses: list[F64] = field(default_factory=list)
-    rewards: list[F64] = field(default_factory=list)
-    penalties: list[F64] = field(default_factory=list)
-
-    def add(self, breakdown: Breakdown) -> None:
-        """Adds the records of a breakdown; records without rewards tell nothing."""
-        rewards: F64 | None = Inputs(breakdown.batch).get("rewards")
-        if rewards is None:
-            return
-        records = breakdown.batch.records
-        self.losses.append(-breakdown.record_objective)
-        self.rewards.append(records.mean(rewards))
-        self.penalties.append(breakdown.beta * breakdown.record_value(KL))
-
-
-@dataclass
 class Facts:
     """What decides why a loss is what it is, exact whatever the input was cut into.
 
@@ -107,7 +88,7 @@ class Facts:
         no_reference: whether a KL was left out, since no record has a reference.
         overridden_beta: the β of a record in whose place a flag gives another; None for none.
         plain_clip: whether the surrogate is PPO's clip, without dual clip or δ.
-        steps: each record's own loss, reward and KL.
+        by_record: the losses, mean rewards and KL penalties of records with rewards, in parts.
         largest: the largest single token.
     """
 
@@ -126,7 +107,7 @@ class Facts:
     betas: set[float] = field(default_factory=set)
     overridden_beta: float | None = None
     plain_clip: bool = True
-    steps: Steps = field(default_factory=Steps)
+    by_record: list[tuple[F64, F64, F64]] = field(default_factory=list)
     largest: Extreme | None = None
     contributions: ExactSum = field(default_factory=ExactSum)
 
@@ -143,7 +124,10 @@ class Facts:
         bound = breakdown.objective.surrogate
         bounds = (bound.values.get("delta"), bound.values.get("dual_clip"))
         self.plain_clip &= bound.choice.window == "product" and bounds == (None, None)
-        self.steps.add(breakdown)
+        if (rewards := Inputs(batch).get("rewards")) is not None:
+            penalties = breakdown.beta * breakdown.record_value(KL)
+            means = batch.records.mean(rewards)
+            self.by_record.append((-breakdown.record_objective, means, penalties))
         if batch.responses.count:
             lengths = batch.responses.lengths
             ends = [*self.lengths, int(lengths.min()), int(lengths.max())]

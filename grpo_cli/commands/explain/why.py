@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.explain.facts import DeadGroups, Facts, Steps
+from grpo_cli.commands.explain.facts import DeadGroups, Facts
 from grpo_cli.terminal.numbers import brief, counted, shown
 
 _ZERO = 1e-6
@@ -51,7 +51,7 @@ def why(total: Mapping[str, Any], facts: Facts, computes: str) -> list[Reason]:
         facts: what the data are.
         computes: the choice that would compute advantages where the records give them.
     """
-    value = [*_value(total, facts, computes), *rising(facts.steps)]
+    value = [*_value(total, facts, computes), *_rising(facts.by_record)]
     return [*value, *_conditions(total, facts, computes)]
 
 
@@ -194,13 +194,11 @@ _SURE = 2.0
 """How many standard errors a trend must have to be one."""
 
 
-def rising(steps: Steps) -> Iterator[Reason]:
-    """Why the loss rises, where the reward rises with it."""
-    if sum(map(len, steps.losses)) < _FEWEST:
+def _rising(by_record: Sequence[tuple[F64, F64, F64]]) -> Iterator[Reason]:
+    """Why the loss rises, where the reward rises with it; ``by_record`` as ``Facts`` has it."""
+    if sum(len(losses) for losses, *_ in by_record) < _FEWEST:
         return
-    losses, rewards, penalties = (
-        np.concatenate(parts) for parts in (steps.losses, steps.rewards, steps.penalties)
-    )
+    losses, rewards, penalties = map(np.concatenate, zip(*by_record, strict=True))
     if not (_trend(losses) > _SURE and _trend(rewards) > _SURE):
         return
     quarter = max(len(losses) // 4, 1)  # whose means are the first and the last

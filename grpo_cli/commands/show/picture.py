@@ -25,23 +25,22 @@ Row = Mapping[str, Any]
 COLORS: Mapping[str, str] = {
     "ratio": "ratio ρ (log scale)",
     "contribution": "contribution to the objective",
-    "gradient": "gradient ∂J/∂log π",
+    "gradient": "gradient: ∂J/∂log π",
     "kl": "KL estimate",
-    "mismatch": "mismatch log π_old (trainer) − log π_rollout (engine)",
-    "difference": "log π_θ − log π_old of the token",
-    "log_prob": "log π_θ of the token",
+    "mismatch": "mismatch: log π_old (trainer) − log π_rollout (engine)",
+    "difference": "difference: log π_θ − log π_old of the token",
+    "log_prob": "log prob: log π_θ of the token",
     "advantage": "advantage A",
     "surrogate": "surrogate s",
     "weight": "weight w",
     "share": "share of Σ|gradient|",
 }
-"""The quantities that can rank and colour tokens, in words."""
+"""The quantities that can rank and colour tokens: their names, and formulas after a colon."""
 
 
 def ranked_by(quantity: str) -> str:
-    """What tokens are sorted by: the size of what colours them."""
-    words = "log ρ" if quantity == "ratio" else COLORS[quantity]
-    return words if "|" in words else f"|{words}|"
+    """The name of what tokens are sorted by: the size of what colours them."""
+    return f"|{'log ρ' if quantity == 'ratio' else quantity.replace('_', ' ')}|"
 
 
 MARKS = {"low": "▾", "high": "▴"}

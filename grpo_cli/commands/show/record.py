@@ -13,7 +13,6 @@ from rich.cells import cell_len
 from grpo_cli.commands.page.page import completions_of, text_fields
 from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.show.picture import (
-    COLORS,
     MARKS,
     Picture,
     Response,
@@ -121,7 +120,7 @@ def figure(picture: Picture) -> tuple[str, int]:
         parts.append(_label(_EDGE, top + number * _LINE, line, "faint"))
     width, height = f"{_WIDTH:.0f}", f"{top + _LINE * (1 + len(caption)):.0f}"
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    title = f"record {shown(picture.record['id'])}: tokens by {COLORS[picture.color_by]}"
+    title = f"record {shown(picture.record['id'])}: tokens by {picture.color_by.replace('_', ' ')}"
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n'
         f"<title>{markup(title)}</title>\n<style>{_STYLE}</style>\n"

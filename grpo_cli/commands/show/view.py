@@ -13,6 +13,7 @@ from rich.text import Text
 from grpo_cli.commands.eval.view import short_signature
 from grpo_cli.commands.show.batch import COLUMN, Shown, readable_token
 from grpo_cli.commands.show.picture import (
+    COLORS,
     MARKS,
     Picture,
     Response,
@@ -70,6 +71,7 @@ def print_shown(
     console.print(wrapped(Text(answer.heading, "bold"), screen.width, 2))
     if not answer.rows:
         return
+    _print_formula(console, screen, answer.by)
     if names is not None:
         console.print(grid([column(n, [row[n] for row in answer.rows]) for n in names]))
     elif answer.of == "token":
@@ -77,6 +79,12 @@ def print_shown(
     else:
         _print_columns(console, screen, [*_of_strings(answer.rows)], _SPARE_STRINGS)
     print_signature(console, screen, answer.signature)
+
+
+def _print_formula(console: Console, screen: Screen, by: str) -> None:
+    """Prints the formula of what ranks the rows, if it has one."""
+    if ": " in COLORS[by]:
+        console.print(wrapped(Text(COLORS[by], "dim"), screen.width, 2))
 
 
 def print_signature(console: Console, screen: Screen, signature: str) -> None:
@@ -230,6 +238,8 @@ def print_heat(
     if any(row[COLUMN.get(by, by)] for row in rows):
         words = f"the {counted(len(rows), 'token')} with the largest {ranked_by(by)}"
         console.print(Text(f"\n{words}", "bold"))
+        if by != picture.color_by:  # whose formula is in the legend
+            _print_formula(console, screen, by)
         print_tokens(console, screen, rows, by, of_record=True)
     print_signature(console, screen, picture.record["signature"])
 

@@ -45,14 +45,12 @@ def trend_of(
     ungrouped = None if run is None else run.ungrouped
     found = findings(steps, flags, ungrouped)
     happened = [_with_flag(event, ungrouped) for event in events(found, steps)]
-    variant, signatures, compared, covered = "", list[str](), None, Coverage(steps, columns)
+    variant, signatures, compared = "", list[str](), None
+    covered = Coverage(steps, columns, run)
     if run is not None:
-        happened = with_checks(happened, steps, run)
-        covered = Coverage(
-            steps, columns, run.missing, on_policy=not run.moved, ungrouped=ungrouped
-        )
-        compared = compare_log(framework, log, run.logged, steps)
         variant, signatures = run.plan.variant, [*run.signatures]
+        happened = with_checks(happened, steps, run)
+        compared = compare_log(framework, log, run.logged, steps)
     sentence = verdict(steps, happened, covered)
     found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
     return Trend(variant, signatures, steps, found, happened, sentence, covered, compared)

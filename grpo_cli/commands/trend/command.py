@@ -75,7 +75,7 @@ def trend(
 
     A finding is a shift, a drift, or a limit that the run exceeds. A command with
     each finding shows where it began; --at STEP names the worst tokens of a step.
-    p999 is accurate to 0.2 %.
+    p999 is accurate to 0.2 %, and exact in steps of fewer than 1,000 tokens.
     """  # noqa: D301 - \b is for the help's formatter
     answer_run(files, objective, reading, options, stored)
 

@@ -106,14 +106,6 @@ class Precision(NamedTuple):
         return other is not None and math.isclose(value, other, rel_tol=_SAME, abs_tol=near)
 
 
-def precisions(log: Log) -> dict[str, Precision]:
-    """How exactly each series of a log is written."""
-    return {
-        name: Precision.of(values.values())._replace(least=_LEAST_OF.get(name, _NEAR))
-        for name, values in log.items()
-    }
-
-
 def _compared(
     name: str,
     logged: Mapping[int, float],
@@ -121,6 +113,7 @@ def _compared(
     shift: int,
     precision: Precision,
 ) -> Comparison:
+    precision = precision._replace(least=_LEAST_OF.get(name, _NEAR))
     pairs = [
         (step - shift, value, known)
         for step, value in sorted(logged.items())
@@ -262,12 +255,12 @@ def compare_log(
         if lacks and row is not None and row.name in others:
             series[name] = others[row.name]
 
-    written = precisions(log)
+    written = {name: Precision.of(values.values()) for name, values in log.items()}
 
     def fitting(shift: int) -> tuple[int, int]:
         """How many values are those of the records with steps numbered so, and of how many."""
         fits = [
-            written[name]._replace(least=_NEAR).alike(value, known)
+            written[name].alike(value, known)
             for name, values in log.items()
             if name in series and len({*values.values()}) > 1
             for step, value in values.items()

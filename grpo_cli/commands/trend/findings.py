@@ -179,7 +179,7 @@ def _finding(
         None if change.end is None else numbers[series.places[change.end - back]] for back in (0, 1)
     )
     levels = _levels(series, change)
-    named = [numbers[at] for at in levels.places[-1:]]  # the sentence has it
+    named = [numbers[at] for at in levels.places[-1:] if change.kind != SHIFT]  # in the sentence
     until = "" if through in (None, *named) else f", through step {through}"
     return Finding(
         series.name,
@@ -294,15 +294,17 @@ def _moved(series: _Series, change: Change, levels: _Levels, steps: Steps) -> st
     verb = _VERBS[change.kind][not change.up]
     if series.watch.name == SIGNED and abs(levels.after or 0.0) > abs(levels.before or 0.0):
         verb = AWAY
-    span = in_steps([steps.numbers[at] for at in levels.places])
+    span = _in_steps([steps.numbers[at] for at in levels.places], since=change.kind == SHIFT)
     medians = f"median {brief(levels.before)} before, {brief(levels.after)} {span}"
     return f"{series.name} {verb} at step {step}: {medians}{of}"
 
 
-def in_steps(numbers: Sequence[int]) -> str:
-    """The steps of which a number is the median, in words."""
+def _in_steps(numbers: Sequence[int], *, since: bool) -> str:
+    """The steps of which a number is the median, in words; ``since``: they begin at the onset."""
     first, last = numbers[0], numbers[-1]
-    return f"at step {first}" if first == last else f"over steps {first} to {last}"
+    if first == last:
+        return f"at step {first}"
+    return f"over the next {len(numbers)} steps" if since else f"over steps {first} to {last}"
 
 
 AWAY = "moved away from 0"

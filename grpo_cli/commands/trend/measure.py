@@ -183,6 +183,11 @@ class ChunkSums:
         if count:
             self.sums.add_count(count, self._units["tokens"].lengths)
 
+    def _distribute(self, name: str, values: F64) -> None:
+        """Adds the distribution of numbers of tokens, and the largest."""
+        self._columns["bins", name] = Ragged(self._units["tokens"].lengths, bins(values))
+        self._sum(name, "tokens", values, "largest")
+
     def _with_tokens(self, unit: Unit) -> Kept:
         """Which responses or records are of steps that have a token."""
         return self._units[unit].spread(self._filled)
@@ -251,7 +256,7 @@ class ChunkSums:
     def _measure_ratios(self, breakdown: Breakdown) -> None:
         tokens = self._units["tokens"]
         self._by_token("ratio_squared", breakdown.ratio * breakdown.ratio)
-        self._columns["bins", "log_ratio"] = Ragged(tokens.lengths, bins(breakdown.log_ratio))
+        self._distribute("log_ratio", breakdown.log_ratio)
         self._find("gradient", "records", breakdown.record_gradient_squares)
         steepest = self._columns["worst", "gradient"].values
         steepest["value"] = np.sqrt(steepest["value"])
@@ -270,7 +275,7 @@ class ChunkSums:
         self._by_token("mismatch_d", difference, "mismatch")
         for name, values in (("excess", excess), ("size", size), ("both", both)):
             self._by_token(f"mismatch_{name}", values)
-        self._columns["bins", "mismatch"] = Ragged(self._units["tokens"].lengths, bins(size))
+        self._distribute("mismatch", size)
         self._find("mismatch", "tokens", size)
 
     # ---- what frameworks log ----------------------------------------------------------------
@@ -284,7 +289,6 @@ class ChunkSums:
         means = self._chunk.batch.responses.mean(size)
         self._average("sample_logp_difference", "responses", means, self._with_tokens("responses"))
         self._sum("probs_diff_max", "tokens", distance, "largest")
-        self._sum("logp_difference_max", "tokens", size, "largest")
 
     def _measure_logged(self, breakdown: Breakdown) -> None:
         batch = self._chunk.batch

@@ -101,9 +101,9 @@ class StepValues:
         return np.full(len(self.table), np.nan) if found is None else found.reduced(np.fmax, np.nan)
 
     def quantile(self, name: str, share: float) -> F64:
-        """A quantile of a distribution."""
-        found = self.table.columns.get(("bins", name))
-        return np.full(len(self.table), np.nan) if found is None else quantiles(found, share)
+        """A quantile of a distribution, which is no larger than the largest number."""
+        found, largest = self.table.columns.get(("bins", name)), self.extreme(name)
+        return largest if found is None else quantiles(found, share, largest)
 
     # ---- the objective ----------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ NAMES: Mapping[str, Mapping[str, Read]] = {
         "clip_ratio/high_mean": _of_micro_batches("clip_high"),
         "clip_ratio/region_mean": _of_micro_batches("clip_region"),
         "sampling/sampling_logp_difference/mean": METRICS["mismatch.mean_abs"].read,
-        "sampling/sampling_logp_difference/max": _extreme("logp_difference_max"),
+        "sampling/sampling_logp_difference/max": _extreme("mismatch"),
         "sampling/importance_sampling_ratio/min": _extreme("weights_min", -1.0),
         "sampling/importance_sampling_ratio/mean": mean_of("weights"),
         "sampling/importance_sampling_ratio/max": _extreme("weights_max"),

@@ -35,6 +35,8 @@ from grpo_cli.records.choose.where import ASKED, Condition, read_conditions, spe
 from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants.plan import as_flags
 
+_QUIET = "Print no notes and no signature; with --fail-on, the verdict alone."
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrendOptions:
@@ -72,7 +74,7 @@ class TrendOptions:
     ] = None
     limit: Annotated[int | None, LIMIT] = None
     output: Output = None
-    quiet: Quiet = False
+    quiet: Annotated[bool, option("--quiet -q", "", _QUIET, "Output")] = False
 
     @property
     def kind(self) -> str:
@@ -153,6 +155,7 @@ class ReportOptions(TrendOptions):
     html: Annotated[
         str | None, option("--html", "FILE", "Write an HTML page to FILE.", "Output")
     ] = None
+    quiet: Quiet = False
     unused = ("at", *_OF_TABLES)
 
 

@@ -357,8 +357,12 @@ def bins(values: F64) -> NDArray[np.int32]:
     return found
 
 
-def quantiles(found: Ragged, share: float) -> F64:
-    """[S] the number that ``share`` of each step's do not exceed; NaN where there are none."""
+def quantiles(found: Ragged, share: float, largest: F64) -> F64:
+    """[S] the number that ``share`` of each step's do not exceed; NaN where there are none.
+
+    It is the middle of its bin, right to 0.2 %; exact where it is the largest of the step, as it is
+    for a share of 0.999 of fewer than 1,000 numbers.
+    """
     ends, filled = np.cumsum(found.widths), found.widths > 0
     above = np.arange(len(found.widths)) << 32  # bins have 17 bits and a sign
     keys = np.repeat(above, found.widths) + found.values
@@ -370,9 +374,11 @@ def quantiles(found: Ragged, share: float) -> F64:
         keys, reached = keys[order], np.cumsum(np.append(0, found.times[order]))
     before, until = reached[(ends - found.widths)[filled]], reached[ends[filled]]
     place = np.maximum(np.ceil(share * (until - before)), 1.0).astype(np.int64) - 1
-    numbers = np.full(len(filled), NO_NUMBER)
+    numbers, most = np.full(len(filled), NO_NUMBER), largest[filled]
     at = np.searchsorted(reached[1:], before + place, side="right")
-    numbers[filled] = _middles((keys[at] - above[filled]).astype(np.int32))
+    middles = _middles((keys[at] - above[filled]).astype(np.int32))
+    is_last = before + place == until - 1
+    numbers[filled] = np.where(is_last, most, np.minimum(middles, most))
     return numbers
 
 

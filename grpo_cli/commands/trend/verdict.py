@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -12,9 +11,9 @@ from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
 from grpo_cli.commands.trend.events import Event
 from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
+from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
-from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.terminal.numbers import brief, counted
 
 _SAID = 4
@@ -52,8 +51,8 @@ def moves(steps: Steps) -> Iterator[str]:
             yield f"{name} {brief(begun)} → {brief(ended)}"
 
 
-def differing_losses(steps: Steps) -> Iterator[str]:
-    """Where the recorded loss differs from grpo's, if at some step by more than that varies."""
+def differing_losses(steps: Steps, variant: str) -> Iterator[str]:
+    """That the recorded losses are another objective's: at some step by more than grpo's vary."""
     recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
     if recorded is None or own is None or np.isnan(recorded - own).all():
         return
@@ -61,11 +60,12 @@ def differing_losses(steps: Steps) -> Iterator[str]:
     if not np.nanmax(distance) > max(span, LOSS_NOISE):
         return
     differs = distance > max(_LEAST_SHARE * span, LOSS_NOISE)
-    for at in np.flatnonzero(differs)[:1].tolist():
-        values = f"{brief(float(recorded[at]))} against {brief(float(own[at]))}"
-        first = f"the records' loss differs from grpo's at step {steps.numbers[at]:,}"
-        more = f" and {np.sum(differs) - 1:,} more" if differs.sum() > 1 else ""
-        yield f"{first}{more} ({values}): grpo verify says why"
+    at, known = int(differs.argmax()), int(np.count_nonzero(~np.isnan(distance)))
+    values = f"{brief(float(recorded[at]))} against {brief(float(own[at]))}"
+    yield (
+        f"the records' loss is not {variant}'s at {differs.sum():,} of {counted(known, 'step')} "
+        f"(first at step {steps.numbers[at]:,}, {values}): name yours with -v, or ask grpo verify"
+    )
 
 
 _LEAST_SHARE = 0.02
@@ -88,27 +88,21 @@ class Coverage:
     Args:
         steps: by number.
         fields: the columns that were asked for; None for those that are shown unasked.
-        missing: the columns for want of which nothing was evaluated.
-        on_policy: whether no record has log_probs_old.
-        ungrouped: why no gradient is left, as ``Run`` has it.
+        run: whose steps they are; None of a log.
     """
 
-    def __init__(
-        self,
-        steps: Steps,
-        fields: Collection[str] | None,
-        missing: Mapping[str, MissingColumnError] = MappingProxyType({}),
-        *,
-        on_policy: bool = False,
-        ungrouped: str | None = None,
-    ) -> None:
+    def __init__(self, steps: Steps, fields: Collection[str] | None, run: Run | None) -> None:
+        missing = {} if run is None else run.missing
+        on_policy = run is not None and not run.moved
         counts = {name: np.count_nonzero(~np.isnan(each)) for name, each in steps.metrics.items()}
         computed = [] if steps.logged else [*ALL]
         assumed = [
             one for one in computed if on_policy and one.worst == "ratio" and counts[one.name]
         ]
         watched = {name: row for name in counts if (row := steps.watch(name)) is not None}
-        self._run, self.steps, self.ungrouped = steps, len(steps), ungrouped
+        self._run, self.steps = steps, len(steps)
+        self.ungrouped = None if run is None else run.ungrouped
+        self._losses = [] if run is None else [*differing_losses(steps, run.plan.variant)]
         self.watched = sum(
             counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
             for name, row in watched.items()
@@ -116,10 +110,10 @@ class Coverage:
         self._others = sum(count > 0 for count in counts.values()) - self.watched
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._passed = [
-            _passed(name, limit, steps)
+            passed
             for name, row in watched.items()
             for limit in row.limits
-            if limit.source != PRACTICE
+            if limit.source != PRACTICE and (passed := _passed(name, limit, steps))
         ]
         self._equal = [
             words
@@ -139,8 +133,8 @@ class Coverage:
     def verdict(self, moved: Sequence[Event]) -> list[str]:
         """The sentences for a run in which nothing went wrong; ``moved``: what changed."""
         limits = ["no published limit passed"] if self._limited else []
-        if passed := [one for one in self._passed if one]:
-            limits = [", ".join(passed)]
+        limits = [", ".join(self._passed)] if self._passed else limits
+        limits = [*self._losses, *limits]
         if self.steps < LEAST:
             are = f"there {'is' if self.steps == 1 else 'are'} {self.steps}"
             return [f"too few steps: shifts and drifts need {LEAST} steps, {are}", *limits]
@@ -151,10 +145,8 @@ class Coverage:
         series = f"{self.watched} series over {self.steps:,} steps"
         series += f" ({self._others} more are not tested)" if self._others else ""
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
-        losses = [*differing_losses(self._run)]
         return [
-            *losses,
-            f"no {'other ' * bool(losses)}fault found in {series}",
+            f"no fault found in {series}",
             *(one.summary for one in moved),
             *limits,
             *([f"means, first {size} → last {size} steps: {ends}"] if ends else []),

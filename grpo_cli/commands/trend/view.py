@@ -16,7 +16,7 @@ from grpo_cli.commands.trend.comparison import Comparison, LogComparison, Trend
 from grpo_cli.commands.trend.metrics import METRICS, metric
 from grpo_cli.commands.trend.onsets import LEAST, TREND
 from grpo_cli.commands.trend.step import INFO, WARNING, Finding, Steps
-from grpo_cli.commands.trend.verdict import differing_losses, main_event, other_events
+from grpo_cli.commands.trend.verdict import main_event, other_events
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
@@ -309,7 +309,7 @@ def _head(screen: Screen, answer: Trend, *, brief: bool) -> str:
         return written(console)
     covered = answer.coverage
     lines = covered.verdict(answer.events) if main is None else [main.title + main.until]
-    sure = covered.steps >= LEAST and covered.watched and not [*differing_losses(answer.steps)]
+    sure = covered.steps >= LEAST and covered.watched
     style = "bold red" if main is not None else "bold green" if sure else "bold"
     if covered.ungrouped:
         console.print(wrapped(Text(visible(covered.ungrouped), "bold"), screen.reading, 2))

@@ -91,6 +91,9 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
     The slope is above 0.02 between engines, or 0.13 where an update is between the columns, which
     may sharpen a little evenly. Log-probs that were themselves divided have one b/a instead.
     """
+    owners = {key: f"{key}'s" for key in pair.keys}
+    if pair.to_engine:
+        owners = dict(zip(pair.keys, ("the trainer's", "the engine's"), strict=True))
     for sample, scale in pair.scales.items():
         if not _is_temperature(pair, scale):
             continue
@@ -111,7 +114,10 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
                 "share": f"all {of.number:,}"
                 if of.number == total
                 else f"{of.number:,} of {total:,}",
+                "whose": owners[sharper],
+                "others": owners[flatter],
                 "times": max(slope, 1.0 / slope),
+                "temperature": min(slope, 1.0 / slope),
             },
             by_training=even and bool(pair.updated[sample]),
         )

@@ -1,19 +1,19 @@
-// What can colour tokens: the column that gives the colour, what that is in words, and the value that has none.
+// What can colour tokens: the column that gives the colour, its title, what it is, and the value that has none.
 
 const QUANTITIES = [
-  ["ratio", "log_ratio", "ratio ρ = π_θ/π_old (log scale)"],
+  ["ratio", "log_ratio", "ratio: ρ = π_θ/π_old (log scale)"],
   ["contribution", "contribution", "contribution to J"],
-  ["gradient", "gradient", "gradient ∂J/∂log π_θ"],
+  ["gradient", "gradient", "gradient: ∂J/∂log π_θ"],
   ["kl", "kl", "KL estimate"],
-  ["difference", "difference", "log π_θ − log π_old of the token"],
+  ["difference", "difference", "difference: log π_θ − log π_old of the token"],
   ["mismatch", "mismatch", "mismatch: log π_old (trainer) − log π_rollout (engine)"],
   ["advantage", "advantage", "advantage A"],
   ["surrogate", "surrogate", "surrogate s"],
   ["correction", "correction", "correction c (distance from 1)", 1],
   ["weight", "weight", "weight w"],
   ["entropy", "entropies", "entropy of the policy"],
-  ["log_prob", "log_probs_new", "log π_θ"],
-].map(([name, column, words, middle = 0]) => ({ name, column, words, middle }));
+  ["log_prob", "log_probs_new", "log prob: log π_θ"],
+].map(([name, column, words, middle = 0]) => ({ name, column, title: name.replaceAll("_", " "), words, middle }));
 
 class Quantity {
   constructor(known, values) {

@@ -62,11 +62,11 @@ class RecordView {
   refresh() {
     const quantity = this.state.quantity(this.record);
     this.responses.recolor();
-    this.histogramTitle.textContent = `Number of tokens by ${quantity.words}`;
+    this.histogramTitle.textContent = `Number of tokens by ${quantity.title}`;
     this.histogram.replaceChildren(...histogram(this.record, quantity, this.histogram.clientWidth || 700));
     const tokens = this.outlierTokens();
     const count = Math.min(this.state.top, tokens.length);
-    this.outlierTitle.textContent = count ? `The ${count} most extreme tokens by ${quantity.words.replace(" (log scale)", "")}` : "";
+    this.outlierTitle.textContent = count ? `The ${count} most extreme tokens by ${quantity.title}` : "";
     this.listOutliers(tokens.slice(0, count), quantity);
   }
 
@@ -178,8 +178,20 @@ function histogram(record, quantity, width) {
     parts.push(draw("line", { class: "axis faint", x1: left - 4, x2: width, y1: y(mark), y2: y(mark) }));
     parts.push(draw("text", { x: left - 8, y: y(mark) + 4, "text-anchor": "end" }, shown(mark)));
   }
+  const outside = beyondAxis(values, quantity, low, high);
+  const spans = counts.map((_, bin) => `from ${formatted(edges[bin])} to ${formatted(edges[bin + 1])}`);
+  const ends = [0, counts.length - 1];
+  outside.forEach(({ count, furthest }, side) => {
+    if (!count) return;
+    const bin = ends[side];
+    spans[bin] = `${side ? "≥" : "≤"} ${formatted(edges[side ? bin : 1])}, ${side ? "max" : "min"} ${formatted(furthest)}`;
+    const near = counts.filter((_, at) => Math.abs(x(edges[at]) - x(edges[bin])) < LABEL);
+    const above = y(Math.max(...near)) - 4;
+    if (above < top + 10) return;
+    parts.push(draw("text", { class: "outside", x: x(side ? high : low), y: above, "text-anchor": side ? "end" : "start" }, spans[bin]));
+  });
   counts.forEach((count, bin) => {
-    const title = draw("title", {}, `${shown(count)} token${count === 1 ? "" : "s"} from ${formatted(edges[bin])} to ${formatted(edges[bin + 1])}`);
+    const title = draw("title", {}, `${shown(count)} token${count === 1 ? "" : "s"} ${spans[bin]}`);
     parts.push(draw("rect", { class: "bin", x: x(edges[bin]) + 0.5, y: y(count), width: Math.max(x(edges[bin + 1]) - x(edges[bin]) - 1, 1), height: height - y(count) }, title));
   });
   labels.forEach((one, side) => {
@@ -193,20 +205,27 @@ function histogram(record, quantity, width) {
     const at = x(isRatio ? Math.log(tick) : tick - quantity.middle);
     parts.push(draw("text", { x: at, y: height + 15, "text-anchor": "middle" }, shown(tick, 4)));
   }
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": `histogram of ${quantity.words}` }, ...parts);
-  const slack = 1e-6 * (high - low);
-  const outside = [
-    ["first", "below", values.filter((value) => value - quantity.middle < low - slack).length],
-    ["last", "above", values.filter((value) => value - quantity.middle > high + slack).length],
-  ];
+  const svg = draw("svg", { viewBox: `0 0 ${width} ${height + foot}`, role: "img", "aria-label": `histogram of ${quantity.title}` }, ...parts);
   const caption = [`${shown(values.length)} tokens${log ? " (vertical: log scale)" : ""}`];
+  if (quantity.words.includes(": ")) caption.push(quantity.words);
   if (bounds.some((bound) => bound !== null)) {
     const sides = [-1, 1].map((side) => record.clip.filter((one) => one === side).length);
     const why = sides.every((count, side) => count === beyond[side]) ? "" : " (the sign of the advantage decides)";
     caption.push(`dashed lines: the clip bounds, with the number of tokens beyond each; clipped: ▾ ${shown(sides[0])}, ▴ ${shown(sides[1])}${why}`);
   }
-  for (const [bar, side, count] of outside) if (count) caption.push(`the ${bar} bar includes ${shown(count)} token${count === 1 ? "" : "s"} ${side} the axis`);
+  outside.forEach(({ count, furthest }, side) => {
+    const where = side ? "above the axis, up to" : "below the axis, down to";
+    if (count) caption.push(`the ${side ? "last" : "first"} bar includes ${shown(count)} token${count === 1 ? "" : "s"} ${where} ${formatted(furthest)}`);
+  });
   return [svg, make("figcaption", {}, `${caption.join("; ")}.`)];
+}
+
+// How many values are below and above the axis, and the furthest of each. Distances are from the middle.
+function beyondAxis(values, { middle }, low, high) {
+  const slack = 1e-6 * (high - low);
+  const distances = [...values].map((value) => value - middle);
+  const sides = [distances.filter((value) => value < low - slack), distances.filter((value) => value > high + slack)];
+  return sides.map((found, side) => ({ count: found.length, furthest: found.reduce(side ? (a, b) => Math.max(a, b) : (a, b) => Math.min(a, b), 0) }));
 }
 
 // Bars of one width and their counts. Distances are from the middle; a clip bound (null: none) is the end of a bar.

@@ -16,7 +16,6 @@ from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, KeptGroups, pointed_at, worst_in
 from grpo_cli.commands.trend.answer import of_steps, trend_of
-from grpo_cli.commands.trend.comparison import Trend
 from grpo_cli.commands.trend.metrics import METRICS
 from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, levels, medians
 from grpo_cli.commands.trend.run import Run
@@ -95,29 +94,19 @@ class StepAnswer(Answer):
 def answer_of_step(run: Run | Steps, flags: Flags, at: int) -> tuple[StepAnswer, Step]:
     """What happened at a step (``--at``), and the step.
 
+    Args:
+        run: its records are read again; the steps of a log have none.
+        flags: what it is read with.
+        at: the step.
+
     Raises:
         UsageError: where the run has no such step.
     """
     records, steps = (None, run) if isinstance(run, Steps) else (run, run.read())
-    happened = step_at(records, trend_of(records, steps, flags), at)
-    return happened, steps[place_of(steps, at)]
-
-
-def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
-    """What happened at a step of a run.
-
-    Args:
-        run: that was read; its records are read again. None where the steps are of a log.
-        answer: what happened in it.
-        number: the step.
-
-    Raises:
-        UsageError: where the run has no such step.
-    """
-    steps = answer.steps
-    place = place_of(steps, number)
+    answer = trend_of(records, steps, flags)
+    place = _place_of(steps, at)
     step, groups, checked = steps[place], list[Mapping[str, Any]](), None
-    here = [one for one in answer.findings if number in (one.onset, one.worst_step)]
+    here = [one for one in answer.findings if at in (one.onset, one.worst_step)]
     named = [*dict.fromkeys(one.metric for one in here)]
     before = steps.numbers[max(0, place - PAST) : place]
     after = steps.numbers[place + 1 : place + 1 + FUTURE]
@@ -132,12 +121,12 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
     columns = (METRICS.get(one.name) for one in metrics)
     kinds = [*dict.fromkeys([*(one.worst for one in columns if one and one.worst), *step.worst])]
     worst = {kind: step.worst[kind] for kind in kinds if kind in step.worst}
-    if run is not None:
-        narrowed = of_steps(run.reader, [step], run.step_source)
-        groups = _groups(number, worst, narrowed, run)
+    if records is not None:
+        narrowed = of_steps(records.reader, [step], records.step_source)
+        groups = _groups(at, worst, narrowed, records)
         checked = None if step.has_rewards_alone else check(narrowed)
-    return StepAnswer(
-        number,
+    happened = StepAnswer(
+        at,
         [*before[:1], *before[-1:]],
         [*after[:1], *after[-1:]],
         answer.verdict,
@@ -148,9 +137,10 @@ def step_at(run: Run | None, answer: Trend, number: int) -> StepAnswer:
         here,
         checked,
     )
+    return happened, step
 
 
-def place_of(steps: Steps, number: int) -> int:
+def _place_of(steps: Steps, number: int) -> int:
     """The place of a step in a run.
 
     Raises:

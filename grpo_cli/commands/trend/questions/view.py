@@ -42,15 +42,21 @@ def print_step_answer(
     console.print(Text.assemble((f"step {answer.step}", "bold magenta"), f"  ({'; '.join(spans)})"))
     console.print(wrapped(Text(f"the run: {visible(answer.verdict)}", "bold"), screen.reading, 2))
     console.print()
-    rows = [one for one in answer.metrics if answer.check is None or is_watched(one.name)]
-    unusual = sum(abs(one.size or 0.0) >= UNUSUAL for one in rows)
+    found = {one.metric for one in answer.findings}
+    rows = [
+        one
+        for one in answer.metrics
+        if one.name in found or answer.check is None or is_watched(one.name)
+    ]
+    unusual = sum(one.name in found or abs(one.size or 0.0) >= UNUSUAL for one in rows)
     rows = rows[: min(max(unusual, _LEAST_ROWS), _MOST_ROWS)]
     rest = len(answer.metrics) - len(rows)
     more = f"; {rest} more metrics: --json" if rest else ""
     explained = (
-        "findings first, then the largest change; before, after: medians of the steps before "
+        "findings first, then the largest change of a metric that is watched; before, after: "
+        f"medians of the steps before and after; {_SIZE}: from before, in robust standard "
+        f"deviations{more}"
     )
-    explained += f"and after; {_SIZE}: from before, in robust standard deviations{more}"
     table = [{"metric": one.name, **one.fields(), _SIZE: one.size} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
     if answer.findings:
@@ -151,7 +157,10 @@ def print_comparison(
             f"after correcting for {len(answer.metrics)} comparisons."
         )
         if any(one.differs and not one.misses_0 for one in answer.metrics):
-            explained += " Without ±, the runs differ by a factor, or at a single step."
+            explained += (
+                " No ± is given where the mean difference is within noise, but the ratio of the "
+                "runs, or a single step, is not."
+            )
         if any(one.misses_0 and not one.differs for one in answer.metrics):
             explained += " ? marks other intervals that miss 0 (1 in 20 does by chance)."
         console.print(wrapped(Text(explained, "dim"), screen.reading, 2))
