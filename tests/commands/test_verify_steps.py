@@ -175,17 +175,72 @@ def test_steps_that_cannot_be_joined_are_compared_by_record(steps, words, tmp_pa
     assert (found["batch"], found["verified"]) == ("record", len(made))
 
 
-def test_lists_of_records_are_those_of_the_batch(steps) -> None:
-    made = copy.deepcopy(steps[0])
-    whole = evaluate(made, "grpo")
-    gradient = -np.asarray(whole.breakdown.gradient)
+def with_gradients(batch: Rows, sign: float = 1.0, **settings: Any) -> Rows:
+    """The records of a batch, which expect its loss and each their part of its gradient."""
+    whole = evaluate(batch, "grpo", **settings)
+    gradient = -sign * np.asarray(whole.breakdown.gradient)
+    made = copy.deepcopy(batch)
     for record in made:
-        count = sum(map(len, record["mask"]))
-        own, gradient = gradient[:count], gradient[count:]
-        ends = np.cumsum([len(row) for row in record["mask"]])[:-1]
-        rows = [row.tolist() for row in np.split(own, ends)]
-        record["expected"] = {"loss": whole.loss, "loss_gradient": rows}
-    assert verify(made, "grpo", batch="input").ok
+        ends = np.cumsum([len(row) for row in record["mask"]])
+        rows = np.split(gradient[: ends[-1]], ends[:-1])
+        gradient = gradient[ends[-1] :]
+        expected = {"loss": sign * whole.loss, "loss_gradient": [row.tolist() for row in rows]}
+        record["expected"] = expected
+    return made
+
+
+def recorded(steps: list[Rows], of: str) -> list[Rows]:
+    """The batches of what a loss is of."""
+    every = [record for step in steps for record in step]
+    return {"record": [[one] for one in every], "step": steps, "input": [every]}[of]
+
+
+@each("of", ["record", "step", "input"])
+@each("has_steps", [True, False])
+@each("gradients", [True, False])
+@each("size", [GROUP, 2])
+def test_a_right_loss_agrees_however_it_is_recorded(steps, of, has_steps, gradients, size) -> None:
+    """Of a record, a step or the input; records of unequal sizes, of all steps or of one."""
+    made = copy.deepcopy(steps if has_steps else steps[:1])
+    for record in made[0][:2]:
+        for name in ("log_probs_new", "log_probs_old", "log_probs_ref", "rewards", "mask"):
+            record[name] = record[name][:size]
+    batches = [with_gradients(batch) for batch in recorded(made, of)]
+    for record in (record for batch in batches for record in batch):
+        if not gradients:
+            del record["expected"]["loss_gradient"]
+        if not has_steps:
+            del record["step"]
+    found = verify([record for batch in batches for record in batch], "grpo", causes=0)
+    assert (found.ok, found.verified) == (True, len(batches))
+
+
+@each("only", [0, -1])
+def test_one_record_of_a_step_has_its_loss_and_each_its_gradient(steps, only) -> None:
+    made = [with_gradients(step) for step in steps]
+    for step in made:
+        for record in step:
+            if record is not step[only]:
+                del record["expected"]["loss"]
+    found = verify([record for step in made for record in step], "grpo", causes=0)
+    assert (found.batch, found.ok, found.verified) == ("step", True, STEPS)
+
+
+def test_a_mistake_in_the_gradients_of_a_batch_is_named(steps) -> None:
+    made = [record for step in steps for record in with_gradients(step, sign=-1.0)]
+    found = verify(made, "grpo")
+    assert (found.batch, found.explained) == ("step", STEPS)
+    assert "sign" in found.causes[0]
+
+
+def test_gradients_of_records_and_the_loss_of_a_batch_differ(steps) -> None:
+    """Each number is of one batch."""
+    made = copy.deepcopy(steps[0])
+    for record in made:
+        (alone,) = with_gradients([record])
+        record["expected"] = alone["expected"] | {"loss": right(made)}
+    found = verify(made, "grpo", causes=0)
+    assert (found.batch, found.ok, found.records[0].first.key) == ("input", False, "loss_gradient")
 
 
 def test_a_cause_of_later_records_explains_the_first(steps) -> None:

@@ -46,9 +46,10 @@ def verified(
 ) -> tuple[Verification, Verified]:
     """Returns the run and the answer of ``verify``.
 
-    A trainer logs one loss for a step. Where other records repeat one, or only one of a step's has
-    it, and some differ, steps are compared, if these agree or are explained no less: of losses that
-    records repeat, than half of the records.
+    A trainer logs one loss for a step. Where all records of a step, or of the input, repeat one,
+    or only one of a step's has it, and some differ, these are compared as a batch, with their
+    gradients, if the batches agree or are explained no less: of losses that records repeat, than
+    half of the records.
 
     Args:
         make, reader, most, whole: as ``Verification`` has them.
@@ -61,30 +62,37 @@ def verified(
     losses = run.losses
     if batch or not answer.differing or isinstance(answer, Replayed):
         return run, answer
-    repeated, other = losses.are_repeated and _differ(answer), None
-    if repeated or losses.are_once:
-        steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
-        why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
-        of_steps = made(make, reader.only({}), batch=next(steps, "input"), inferred=why)
+    repeated = (losses.are_repeated or losses.are_one) and _differ(answer)
+    why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
+    best: tuple[Verification, Verified] | None = None
+    tried = losses.batches(reader.facts.steps) if repeated or losses.are_once else ()
+    for name in tried:
+        other = made(make, reader.only({}), batch=name, inferred=why)
         with suppress(GrpoError):  # the records' own answer says what is wrong with them
-            other = of_steps.result()
-        if other is not None and other.records and not other.differing:
-            return of_steps, other
+            found = other.result()
+            if found.records and not found.differing:
+                return other, found
+            if found.records and (best is None or _quality(found) > _quality(best[1])):
+                best = other, found
+    least = _CHANCE if repeated and not losses.are_zero else 0.0
+    wins = best is not None and repeated and best[1].explained == best[1].differing
+    if wins and best is not None and _quality(best[1]) >= _quality(answer, least=least):
+        return best  # whatever explains the records
     if run.deferred:
         run = made(make, reader.only({}))
         answer = run.result()
-    if other is None or not other.records:  # none could be joined
-        return run, answer
-    by_chance = repeated and not losses.are_zero
-    of_records = _quality(answer, least=_CHANCE if by_chance else 0.0)
-    if _quality(other) > of_records or (repeated and _quality(other) == of_records):
-        return of_steps, other
+    if best is not None:
+        of_batches, of_records = _quality(best[1]), _quality(answer, least=least)
+        if of_batches > of_records or (repeated and of_batches == of_records):
+            return best
     return run, answer
 
 
 def _differ(answer: Verified) -> bool:
-    """Whether records that expect one number give several."""
+    """Whether records that expect one number give several; no copies of one record do."""
     firsts = [one.first for one in answer.records if one.first is not None]
+    if any(one.key not in ("loss", "objective") for one in firsts):
+        return True  # the gradient, which is of the batch
     pairs = {(f"{one.expected:.12g}", f"{one.got:.6g}") for one in firsts}
     return len(pairs) > len({yours for yours, _ in pairs})
 
@@ -208,7 +216,7 @@ class Verification:
             self._logged |= sums.logged
             self._acting |= sums.acting
             self.losses = losses = sums.losses
-            self._waits = self._defers and (losses.are_repeated or losses.are_once)
+            self._waits = self._defers and bool(losses.batches({}))
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
