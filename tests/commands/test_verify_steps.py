@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from command import answer
+from command import answer, run
 from files import each
 from trended import write
 
@@ -104,7 +105,8 @@ MISTAKES: dict[str, Callable[[Rows], float]] = {
         2 * evaluate(step, "grpo", beta=0.0).loss - right(step)
     ),
     "KL missing (β = 0)": lambda step: evaluate(step, "grpo", beta=0.0).loss,
-    "other denominator: aggregate token-mean instead of response-mean": lambda step: (
+    "another denominator: your loss divides each token by the number of tokens (token-mean over "
+    "this micro-batch, its local count); grpo divides by responses, of token means": lambda step: (
         evaluate(step, "grpo", stages={"aggregate": "token-mean"}).loss
     ),
     "mean over the responses of a group missing: your loss adds up their token means; divide each "
@@ -260,3 +262,62 @@ def test_a_record_that_agrees_by_chance_does_not_hide_whose_the_losses_are(steps
     sign = MISTAKES["β with the wrong sign (−β): the KL is added to the objective"]
     found = verify(logged(steps, lambda step: first if step[0]["step"] == 0 else sign(step)))
     assert (found.batch, found.verified, found.explained) == ("step", STEPS, STEPS - 1)
+
+
+# ---- another row's numbers ----------------------------------------------------------------------
+
+
+def other(name: str, **settings: Any) -> Callable[[Rows], float]:
+    return lambda step: evaluate(step, name, **settings).loss
+
+
+@each(("row", "settings"), [("dapo", {}), ("dr", {}), ("gspo", {}), ("dapo", {"std_eps": 1e-4})])
+@each("asked", [None, "sapo"])
+def test_a_row_that_gives_all_losses_is_named(steps, row, settings, asked) -> None:
+    """First where no variant is asked for; else where no cause explains."""
+    made = logged(steps, other(row, **settings))
+    found = verify(made, *([asked] if asked else []))
+    wanted = row if not settings else f"{row} -p std_eps=0.0001"
+    assert (found.ok, found.batch, found.agreeing) == (False, "step", STEPS)
+    assert wanted in found.agrees_with
+    assert found.headline.endswith(f"yours are the numbers of {found.agrees_with[0]}")
+    assert all(not one.first.causes for one in found.records)
+    name, _, rest = found.agrees_with[0].partition(" ")
+    flags = {} if not rest else {"std_eps": 1e-4} if "std_eps" in rest else {"beta": 0.0}
+    assert verify(made, name, **flags).ok
+
+
+def test_rows_that_give_the_first_losses_only_are_not_named(steps) -> None:
+    """Causes are then searched for as if no row had been tried."""
+
+    def loss(step: Rows) -> float:
+        return other("dr")(step) if step[0]["step"] < 2 else GROUP * right(step)
+
+    found = verify(logged(steps, loss))
+    assert (found.agrees_with, found.agreeing, found.explained) == ((), 0, STEPS - 2)
+
+
+def test_a_cause_comes_before_a_row_that_was_not_asked_for(steps) -> None:
+    found = verify(logged(steps, other("grpo", beta=0.0)), "grpo")
+    assert (found.agrees_with, found.explained) == ((), STEPS)
+
+
+def test_the_command_that_agrees_is_printed_and_agrees(steps, tmp_path) -> None:
+    path = write(tmp_path / "a.jsonl", logged(steps, other("dapo")))
+    printed = " ".join(run("verify", path).stdout.split())
+    said = re.search(r"grpo (verify \S+ -v \S+(?: -\S+ \S+)*) agrees", printed)
+    assert said is not None, printed
+    assert run(*said[1].split()).exit_code == 0
+
+
+@each("batch", ["step", "input", "record"])
+def test_the_match_that_is_asked_is_of_the_loss(steps, batch, tmp_path) -> None:
+    """It reads the records of the batch whose loss it is."""
+    made = [record for step in steps for record in step]
+    for at, record in enumerate(made):
+        unit = {"step": record["step"], "input": 0, "record": at}[batch]
+        record = made[at] = {**record, "id": f"r{at}", "expected": {"loss": 3.21 + unit}}
+    path = write(tmp_path / "a.jsonl", made)
+    printed = " ".join(run("verify", path, "--batch", batch, "-v", "grpo").stdout.split())
+    chosen = {"step": " --where step==0", "input": "", "record": " --record r0"}[batch]
+    assert f"grpo match {path}{chosen} --loss 3.21" in printed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.naming import Finding, choose, shared_causes
 from grpo_cli.commands.verify.replay import Part, replayed, stage_of
+from grpo_cli.commands.verify.rows import Rows
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
@@ -56,35 +58,44 @@ def verified(
         batch: what is compared, as ``--batch`` has it; "" for what the losses are of.
     """
     reader.keep_input()
-    made = partial(Verification, most=most, whole=whole)
-    run = made(make, reader, batch=batch or RECORD, defers=not batch)
-    answer = run.result()
+    made = partial(_answered, make, reader, most=most, whole=whole)
+    run, answer = made(batch=batch or RECORD, defers=not batch)
     losses = run.losses
     if batch or not answer.differing or isinstance(answer, Replayed):
         return run, answer
     repeated = (losses.are_repeated or losses.are_one) and _differ(answer)
     why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
     best: tuple[Verification, Verified] | None = None
-    tried = losses.batches(reader.facts.steps) if repeated or losses.are_once else ()
+    tried = losses.batches(run.reader.facts.steps) if repeated or losses.are_once else ()
     for name in tried:
-        other = made(make, reader.only({}), batch=name, inferred=why)
         with suppress(GrpoError):  # the records' own answer says what is wrong with them
-            found = other.result()
+            other, found = made(batch=name, inferred=why)
             if found.records and not found.differing:
                 return other, found
             if found.records and (best is None or _quality(found) > _quality(best[1])):
                 best = other, found
     least = _CHANCE if repeated and not losses.are_zero else 0.0
-    wins = best is not None and repeated and best[1].explained == best[1].differing
-    if wins and best is not None and _quality(best[1]) >= _quality(answer, least=least):
+    known = _quality(best[1]) if best is not None and repeated else (0.0, 0.0)
+    if best is not None and known[1] == 1.0 and known >= _quality(answer, least=least):
         return best  # whatever explains the records
     if run.deferred:
-        run = made(make, reader.only({}))
-        answer = run.result()
+        run, answer = made(batch=RECORD)
     if best is not None:
         of_batches, of_records = _quality(best[1]), _quality(answer, least=least)
         if of_batches > of_records or (repeated and of_batches == of_records):
             return best
+    return run, answer
+
+
+def _answered(
+    make: Callable[..., Judging], reader: Reader, **options: Any
+) -> tuple[Verification, Verified]:
+    """The run and its answer; with a search for causes where a row gave only the first records."""
+    run = Verification(make, reader.only({}), **options)
+    answer = run.result()
+    if run.rows_failed:
+        run = Verification(make, reader.only({}), **options, tries_rows=False)
+        answer = run.result()
     return run, answer
 
 
@@ -106,7 +117,7 @@ def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:
 
     A share that is not above the least is 0.
     """
-    explained = answer.explained / max(answer.differing, 1)
+    explained = max(answer.explained, answer.agreeing) / max(answer.differing, 1)
     agreeing = 1.0 - answer.differing / max(answer.verified, 1)
     return agreeing if agreeing > least else 0.0, explained if explained > least else 0.0
 
@@ -126,9 +137,12 @@ class Verification:
         batch: what is compared, as ``--batch`` has it; below, a record is any of these.
         inferred: why, where no flag says that.
         defers: whether no cause is searched for while each step has one loss: steps may agree.
+        tries_rows: whether another row may give the numbers, which is tried first where nothing
+            names the variant.
 
     Attributes:
-        deferred: whether that was the case of a record.
+        deferred: whether a record was not searched since steps may agree.
+        rows_failed: whether some were not searched since a row gave them, which not all do.
     """
 
     def __init__(
@@ -141,6 +155,7 @@ class Verification:
         batch: str = RECORD,
         inferred: str = "",
         defers: bool = False,
+        tries_rows: bool = True,
     ) -> None:
         self._make = make
         self.reader = reader
@@ -150,6 +165,8 @@ class Verification:
         self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
         self._memory = Memory(most)
+        self._rows = Rows(self._empty) if tries_rows else None
+        self._is_named, self.rows_failed = True, False
         self._chains: dict[str, Chain] = {}
         self._parts: list[Part] = []
         self._judged: list[tuple[Verdict, str | None]] = []
@@ -183,6 +200,7 @@ class Verification:
         verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
         within = self._within
         causes, explained = shared_causes(findings)
+        rows = self._rows if self._rows and self._rows.given == len(findings) > explained else None
         found = Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -193,6 +211,8 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
+            agrees_with=rows.words if rows else (),
+            agreeing=rows.given if rows else 0,
             metrics_differ=dict(self.metrics),
             undefined=self.undefined,
             batch=self._batch,
@@ -213,6 +233,7 @@ class Verification:
         for sums in self._sums(self.reader, self._make):
             items, sums.items = sums.items, []  # not kept
             self._frameworks |= sums.frameworks
+            self._is_named = sums.is_named
             self._logged |= sums.logged
             self._acting |= sums.acting
             self.losses = losses = sums.losses
@@ -287,8 +308,15 @@ class Verification:
             assert verdict.first is not None
             self.deferred = True
             return Finding(verdict, verdict.first, where=UNKNOWN)
-        found = self._explained(verdict, suspect)
         self._differing += 1
+        rows = self._rows if self._differing == 1 or (self._rows and self._rows.given) else None
+        if rows and not self._is_named and verdict.first is not None:
+            if rows.give(item, self._frameworks):
+                return Finding(verdict, verdict.first)
+            self.rows_failed = rows.given > 0
+        found = self._explained(verdict, suspect)
+        if rows and self._is_named and not found.causes:
+            rows.give(item, self._frameworks)
         known = bool(found.causes or found.of_all)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:

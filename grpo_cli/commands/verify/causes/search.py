@@ -231,6 +231,8 @@ def _searched(
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
     simpler = {cause.words for cause in best}
     best = [cause for cause in best if simpler.isdisjoint(cause.adds_to)]
+    divided = {cause.mistake for cause in best if not cause.of}  # in words that say by what
+    best = [one for one in best if one.of != "aggregate" or one.mistake not in divided]
     best.sort(key=lambda cause: not cause.is_common)
     where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
