@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -52,18 +52,14 @@ class Rows:
         self.given = 0
         self.has_failed = False
 
-    def give(self, judged: Judged, frameworks: Iterable[str]) -> bool:
-        """Tries the rows on one more record; whether one gives all that it expects.
-
-        Args:
-            judged: a record that differs.
-            frameworks: those whose names its fields have, the rows of which are tried first.
-        """
+    def give(self, judged: Judged) -> bool:
+        """Tries the rows on one more record that differs; whether one gives all it expects."""
         assert judged.record is not None
         if self.has_failed:
             return False
-        own = judged.verdict.variant
-        tried = self.plans if self.given else self._plans(judged.record, own, [*frameworks])
+        tried = self.plans
+        if not self.given:
+            tried = [*self._plans(judged.record, judged.verdict.variant)]
         with np.errstate(all="ignore"):  # a row need not make sense for this record
             self.plans = [plan for plan in tried if _gives(judged, plan)]
         self.given += bool(self.plans)
@@ -75,11 +71,10 @@ class Rows:
         """The rows and their settings, as flags after ``-v``."""
         return tuple(shlex.join(replace(plan, batch="input").words[1:]) for plan in self.plans)
 
-    def _plans(self, record: Record, own: str, frameworks: Sequence[str]) -> Iterator[Plan]:
+    def _plans(self, record: Record, own: str) -> Iterator[Plan]:
         """Yields the other rows as they are, then all with one usual setting, then with two."""
-        rooms = tuple(f"{name}/" for name in frameworks) or (" ",)
         usual = [row for _, row in USUAL.values()]
-        names = sorted(VARIANTS, key=lambda name: (not name.startswith(rooms), name not in usual))
+        names = sorted(VARIANTS, key=lambda name: name not in usual)
         fixed = {*self._flags.hyperparameters, *record.hyperparameters}
         for change in [one for one in _CHANGES if fixed.isdisjoint(one)]:
             for name in names if change else [name for name in names if name != own]:

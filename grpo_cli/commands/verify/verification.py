@@ -311,12 +311,12 @@ class Verification:
         self._differing += 1
         rows = self._rows if self._differing == 1 or (self._rows and self._rows.given) else None
         if rows and not self._is_named and verdict.first is not None:
-            if rows.give(item, self._frameworks):
+            if rows.give(item):
                 return Finding(verdict, verdict.first)
             self.rows_failed = rows.given > 0
         found = self._explained(verdict, suspect)
         if rows and self._is_named and not found.causes:
-            rows.give(item, self._frameworks)
+            rows.give(item)
         known = bool(found.causes or found.of_all)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
@@ -362,7 +362,8 @@ class Verification:
         total = self._good + len(self.reader.skipped)
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
-            frameworks = self._frameworks if self._differing else ()
+            is_other = self._differing and not (self._rows and self._rows.plans)
+            frameworks = self._frameworks if is_other else ()
             listed = rows if self._whole else rows[:1]
             for words, count in listed:
                 yield f"{self._counted(count)} evaluated as {words}"
