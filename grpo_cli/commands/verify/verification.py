@@ -137,8 +137,8 @@ class Verification:
         batch: what is compared, as ``--batch`` has it; below, a record is any of these.
         inferred: why, where no flag says that.
         defers: whether no cause is searched for while each step has one loss: steps may agree.
-        tries_rows: whether another row may give the numbers, which is tried first where nothing
-            names the variant.
+        tries_rows: whether another row may give the numbers. Where nothing names the variant and
+            no cause explains the first record, the others are not searched if one does.
 
     Attributes:
         deferred: whether a record was not searched since steps may agree.
@@ -166,7 +166,7 @@ class Verification:
         self._empty = make()
         self._memory = Memory(most)
         self._rows = Rows(self._empty) if tries_rows else None
-        self._is_named, self.rows_failed = True, False
+        self._is_named, self._has_cause, self.rows_failed = True, False, False
         self._chains: dict[str, Chain] = {}
         self._parts: list[Part] = []
         self._judged: list[tuple[Verdict, str | None]] = []
@@ -310,12 +310,13 @@ class Verification:
             return Finding(verdict, verdict.first, where=UNKNOWN)
         self._differing += 1
         rows = self._rows if self._differing == 1 or (self._rows and self._rows.given) else None
-        if rows and not self._is_named and verdict.first is not None:
-            if rows.give(item):
+        if rows and rows.given and not (self._is_named or self._has_cause):
+            if rows.give(item) and verdict.first is not None:
                 return Finding(verdict, verdict.first)
-            self.rows_failed = rows.given > 0
+            self.rows_failed = True
         found = self._explained(verdict, suspect)
-        if rows and self._is_named and not found.causes:
+        self._has_cause |= bool(found.causes or found.of_all)
+        if rows and not (self._is_named and found.causes):
             rows.give(item)
         known = bool(found.causes or found.of_all)
         self._kept[known] += 1
