@@ -202,10 +202,6 @@ def _explains_all(cause: Cause, cases: Sequence[Case]) -> bool:
     return all(np.isfinite(cause.misfit(case)) for case in cases)
 
 
-_MEANS = "token-for-response-mean"
-"""A mistake that may be found as weights, and as the choice of an aggregation."""
-
-
 def _searched(
     case: Case,
     wanted: Callable[[Cause], bool],
@@ -235,8 +231,6 @@ def _searched(
         best = [cause for cause in best if cause.mistake != "accumulation-twice"]
     simpler = {cause.words for cause in best}
     best = [cause for cause in best if simpler.isdisjoint(cause.adds_to)]
-    if any(cause.mistake == _MEANS and not cause.of for cause in best):  # words say by what
-        best = [cause for cause in best if (cause.mistake, cause.of) != (_MEANS, "aggregate")]
     best.sort(key=lambda cause: not cause.is_common)
     where = UNKNOWN
     if case.has_one_number and matches_by_chance(case, losses) > by_chance:
