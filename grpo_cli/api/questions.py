@@ -207,11 +207,11 @@ def verify(
         causes: how many differing records are searched for a cause. Default: 12.
         where, group_by, group_size, stages, **hyperparameters: as ``evaluate`` takes them.
         batch: "record", "input" or fields, as ``evaluate`` takes it. Default: a record, or its step
-            where the losses are those of steps.
+            or the input where the losses are those of steps or of the input.
 
     Returns:
         ``ok``, ``records`` and ``differing``, and ``causes``: what explains the differences, in
-        words.
+        words; or ``agrees_with``: the variants that give the numbers.
 
     Raises:
         UsageError: for an unknown name.

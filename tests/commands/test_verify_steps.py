@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from command import answer
+from command import answer, run
 from files import each
 from trended import write
 
@@ -175,17 +176,72 @@ def test_steps_that_cannot_be_joined_are_compared_by_record(steps, words, tmp_pa
     assert (found["batch"], found["verified"]) == ("record", len(made))
 
 
-def test_lists_of_records_are_those_of_the_batch(steps) -> None:
-    made = copy.deepcopy(steps[0])
-    whole = evaluate(made, "grpo")
-    gradient = -np.asarray(whole.breakdown.gradient)
+def with_gradients(batch: Rows, sign: float = 1.0, **settings: Any) -> Rows:
+    """The records of a batch, which expect its loss and each their part of its gradient."""
+    whole = evaluate(batch, "grpo", **settings)
+    gradient = -sign * np.asarray(whole.breakdown.gradient)
+    made = copy.deepcopy(batch)
     for record in made:
-        count = sum(map(len, record["mask"]))
-        own, gradient = gradient[:count], gradient[count:]
-        ends = np.cumsum([len(row) for row in record["mask"]])[:-1]
-        rows = [row.tolist() for row in np.split(own, ends)]
-        record["expected"] = {"loss": whole.loss, "loss_gradient": rows}
-    assert verify(made, "grpo", batch="input").ok
+        ends = np.cumsum([len(row) for row in record["mask"]])
+        rows = np.split(gradient[: ends[-1]], ends[:-1])
+        gradient = gradient[ends[-1] :]
+        expected = {"loss": sign * whole.loss, "loss_gradient": [row.tolist() for row in rows]}
+        record["expected"] = expected
+    return made
+
+
+def recorded(steps: list[Rows], of: str) -> list[Rows]:
+    """The batches of what a loss is of."""
+    every = [record for step in steps for record in step]
+    return {"record": [[one] for one in every], "step": steps, "input": [every]}[of]
+
+
+@each("of", ["record", "step", "input"])
+@each("has_steps", [True, False])
+@each("gradients", [True, False])
+@each("size", [GROUP, 2])
+def test_a_right_loss_agrees_however_it_is_recorded(steps, of, has_steps, gradients, size) -> None:
+    """Of a record, a step or the input; records of unequal sizes, of all steps or of one."""
+    made = copy.deepcopy(steps if has_steps else steps[:1])
+    for record in made[0][:2]:
+        for name in ("log_probs_new", "log_probs_old", "log_probs_ref", "rewards", "mask"):
+            record[name] = record[name][:size]
+    batches = [with_gradients(batch) for batch in recorded(made, of)]
+    for record in (record for batch in batches for record in batch):
+        if not gradients:
+            del record["expected"]["loss_gradient"]
+        if not has_steps:
+            del record["step"]
+    found = verify([record for batch in batches for record in batch], "grpo", causes=0)
+    assert (found.ok, found.verified) == (True, len(batches))
+
+
+@each("only", [0, -1])
+def test_one_record_of_a_step_has_its_loss_and_each_its_gradient(steps, only) -> None:
+    made = [with_gradients(step) for step in steps]
+    for step in made:
+        for record in step:
+            if record is not step[only]:
+                del record["expected"]["loss"]
+    found = verify([record for step in made for record in step], "grpo", causes=0)
+    assert (found.batch, found.ok, found.verified) == ("step", True, STEPS)
+
+
+def test_a_mistake_in_the_gradients_of_a_batch_is_named(steps) -> None:
+    made = [record for step in steps for record in with_gradients(step, sign=-1.0)]
+    found = verify(made, "grpo")
+    assert (found.batch, found.explained) == ("step", STEPS)
+    assert "sign" in found.causes[0]
+
+
+def test_gradients_of_records_and_the_loss_of_a_batch_differ(steps) -> None:
+    """Each number is of one batch."""
+    made = copy.deepcopy(steps[0])
+    for record in made:
+        (alone,) = with_gradients([record])
+        record["expected"] = alone["expected"] | {"loss": right(made)}
+    found = verify(made, "grpo", causes=0)
+    assert (found.batch, found.ok, found.records[0].first.key) == ("input", False, "loss_gradient")
 
 
 def test_a_cause_of_later_records_explains_the_first(steps) -> None:
@@ -205,3 +261,62 @@ def test_a_record_that_agrees_by_chance_does_not_hide_whose_the_losses_are(steps
     sign = MISTAKES["β with the wrong sign (−β): the KL is added to the objective"]
     found = verify(logged(steps, lambda step: first if step[0]["step"] == 0 else sign(step)))
     assert (found.batch, found.verified, found.explained) == ("step", STEPS, STEPS - 1)
+
+
+# ---- another row's numbers ----------------------------------------------------------------------
+
+
+def other(name: str, **settings: Any) -> Callable[[Rows], float]:
+    return lambda step: evaluate(step, name, **settings).loss
+
+
+@each(("row", "settings"), [("dapo", {}), ("dr", {}), ("gspo", {}), ("dapo", {"std_eps": 1e-4})])
+@each("asked", ["sapo"])
+def test_a_row_that_gives_all_losses_is_named(steps, row, settings, asked) -> None:
+    """Where no cause explains them."""
+    made = logged(steps, other(row, **settings))
+    found = verify(made, asked)
+    wanted = row if not settings else f"{row} -p std_eps=0.0001"
+    assert (found.ok, found.batch, found.agreeing) == (False, "step", STEPS)
+    assert wanted in found.agrees_with
+    assert found.headline.endswith(f"yours are the numbers of {found.agrees_with[0]}")
+    assert all(not one.first.causes for one in found.records)
+    name, _, rest = found.agrees_with[0].partition(" ")
+    flags = {} if not rest else {"std_eps": 1e-4} if "std_eps" in rest else {"beta": 0.0}
+    assert verify(made, name, **flags).ok
+
+
+def test_rows_that_give_the_first_losses_only_are_not_named(steps) -> None:
+    """Causes are then searched for as if no row had been tried."""
+
+    def loss(step: Rows) -> float:
+        return other("dr")(step) if step[0]["step"] < 2 else GROUP * right(step)
+
+    found = verify(logged(steps, loss))
+    assert (found.agrees_with, found.agreeing, found.explained) == ((), 0, STEPS - 2)
+
+
+def test_a_cause_comes_before_a_row_that_was_not_asked_for(steps) -> None:
+    found = verify(logged(steps, other("grpo", beta=0.0)), "grpo")
+    assert (found.agrees_with, found.explained) == ((), STEPS)
+
+
+def test_the_command_that_agrees_is_printed_and_agrees(steps, tmp_path) -> None:
+    path = write(tmp_path / "a.jsonl", logged(steps, other("dapo")))
+    printed = " ".join(run("verify", path, "-v", "sapo").stdout.split())
+    said = re.search(r"grpo (verify \S+ -v \S+(?: -\S+ \S+)*) agrees", printed)
+    assert said is not None, printed
+    assert run(*said[1].split()).exit_code == 0
+
+
+@each("batch", ["step", "input", "record"])
+def test_the_match_that_is_asked_is_of_the_loss(steps, batch, tmp_path) -> None:
+    """It reads the records of the batch whose loss it is."""
+    made = [record for step in steps for record in step]
+    for at, record in enumerate(made):
+        unit = {"step": record["step"], "input": 0, "record": at}[batch]
+        record = made[at] = {**record, "id": f"r{at}", "expected": {"loss": 3.21 + unit}}
+    path = write(tmp_path / "a.jsonl", made)
+    printed = " ".join(run("verify", path, "--batch", batch, "-v", "grpo").stdout.split())
+    chosen = {"step": " --where step==0", "input": "", "record": " --record r0"}[batch]
+    assert f"grpo match {path}{chosen} --loss 3.21" in printed

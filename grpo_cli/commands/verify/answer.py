@@ -123,6 +123,8 @@ class Verified(Frames, Printed):
         verified, differing, without_expected: records.
         causes: the mistakes that explain the most differing records; each explains all of these.
         explained: how many records ``causes`` explain.
+        agrees_with: other variants, with their flags, that give all differing records.
+        agreeing: how many records they give: all that differ, or 0.
         metrics_differ: metric → how many records it differs in.
         undefined: records that expect NaN, from a mean over no tokens.
         batch: what is a record here: "record", "input", or the fields of ``--batch``.
@@ -138,12 +140,14 @@ class Verified(Frames, Printed):
     without_expected: int
     causes: Sequence[str]
     explained: int
+    agrees_with: Sequence[str]
+    agreeing: int
     metrics_differ: Mapping[str, int]
     undefined: int
     batch: str
     records: Sequence[Verdict]
 
-    of_views = ("places", "unit")
+    of_views = ("places", "unit", "how_many")
 
     @property
     def factor(self) -> float | None:
@@ -205,6 +209,8 @@ class Verified(Frames, Printed):
 
         Of one record, a factor that somebody may have typed.
         """
+        if self.agrees_with:
+            return f"yours are the numbers of {self.agrees_with[0]}"
         if self.causes:
             some = "" if self.explained == self.differing else f"{self.explained} of them: "
             rest = self.causes[1:]
@@ -223,13 +229,19 @@ class Verified(Frames, Printed):
     @property
     def headline(self) -> str:
         """How many records differ, and why; or that all agree."""
-        of = counted(self.verified, self.unit, UNITS[self.unit])
         if not self.differing:
+            of = counted(self.verified, self.unit, UNITS[self.unit])
             return f"agrees: {of} {agree(self.verified)}"
-        why = self.why or "cause not recognised"
         where = f" ({self.places})" if self.places else ""
-        verb = "differs" if self.differing == 1 else "differ"
-        return f"differs: {self.differing} of {of} {verb}{where}: {why}"
+        return f"differs: {self.how_many}{where}: {self.why or 'cause not recognised'}"
+
+    @property
+    def how_many(self) -> str:
+        """How many records differ; of one batch that it does."""
+        if self.batch == "input":
+            return "the batch differs"
+        of = counted(self.verified, self.unit, UNITS[self.unit])
+        return f"{self.differing:,} of {of} {'differs' if self.differing == 1 else 'differ'}"
 
     def table(self) -> list[dict[str, Any]]:
         """Where each record first differs."""

@@ -5,7 +5,7 @@ A trainer logs one loss for a step, and each record of the step may repeat it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,17 +67,38 @@ class Losses:
     @property
     def are_repeated(self) -> bool:
         """Whether all records of a step expect one loss, and some step has several records."""
-        known = [losses for losses in self.steps.values() if any(losses)]
-        alike = all(all(losses) and len(set().union(*losses)) == 1 for losses in known)
-        return alike and any(len(losses) > 1 for losses in known)
+        alike = all(all(losses) and len(set().union(*losses)) == 1 for losses in self._known)
+        return alike and any(len(losses) > 1 for losses in self._known)
+
+    @property
+    def are_one(self) -> bool:
+        """Whether all records of the input expect one loss, another number than 0."""
+        each = [values for losses in self.steps.values() for values in losses]
+        one = len(each) > 1 and all(each) and len(set().union(*each)) == 1
+        return one and not self.are_zero
 
     @property
     def are_once(self) -> bool:
         """Whether only the first record of each step expects a loss, or only the last."""
-        known = [losses for losses in self.steps.values() if any(losses)]
+        known = self._known
         if not known or any(len(losses) < 2 or sum(map(bool, losses)) > 1 for losses in known):
             return False
         return any(all(losses[at] for losses in known) for at in (0, -1))
+
+    @property
+    def _known(self) -> list[list[set[float]]]:
+        """The losses of the steps that have any."""
+        return [losses for losses in self.steps.values() if any(losses)]
+
+    def batches(self, steps: Mapping[str, Sized]) -> list[str]:
+        """What a loss may be of, as ``--batch`` has it: a step, or all of the input.
+
+        Args:
+            steps: the fields that say a step, and the steps of the input.
+        """
+        of_steps = self.are_repeated or self.are_once
+        name = next((name for name, values in steps.items() if len(values) > 1), "input")
+        return [*dict.fromkeys([name] * of_steps + ["input"] * self.are_one)]
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -129,26 +150,30 @@ def _expected_of(records: Sequence[Record]) -> Any:
 
     Lists are those of the records' responses and tokens. Metrics are of the records.
     """
-    given = [one for one in records if one.expected is not None]
-    first = given[0].expected if given else None
-    if not isinstance(first, dict):
-        return first
+    known = [(one, one.expected) for one in records if isinstance(one.expected, dict)]
     found: dict[str, Any] = {}
-    for key, value in first.items():
-        if isinstance(value, dict):
+    for key in dict.fromkeys(key for _, expected in known for key in expected):
+        having = [(one, value) for one, e in known if (value := e.get(key)) is not None]
+        values = [value for _, value in having]
+        if isinstance(values[0] if values else {}, dict):
             continue
-        values = [(one.expected or {}).get(key) for one in given]
-        if isinstance(value, list) and len(given) == len(records):
-            found[key] = [row for rows in values for row in (rows or [])]
+        if isinstance(values[0], list) and len(values) == len(records):
+            found[key] = [row for rows in values for row in rows]
         else:
-            odd = next((at for at, one in enumerate(values) if one != value), None)
-            if odd is not None:
-                path, other = f"{given[odd].prefix}expected.{key}", given[odd]
-                before = "the first" if given[0].line is None else f"line {given[0].line}"
-                message = (
-                    f"expected {got(value)}, which {before} of the same batch has, got "
-                    f"{got(values[odd])}; --batch record compares each record alone"
-                )
-                raise InputError(message, path=path, source=other.source, line=other.line)
-            found[key] = value
-    return found
+            _check_equal(key, having)
+            found[key] = values[0]
+    return found if known else records[0].expected
+
+
+def _check_equal(key: str, having: Sequence[tuple[Record, Any]]) -> None:
+    """Raises an error if records of a batch expect different numbers of it."""
+    first, wanted = having[0]
+    for one, value in having:
+        if value != wanted:
+            before = "the first" if first.line is None else f"line {first.line}"
+            message = (
+                f"expected {got(wanted)}, which {before} of the same batch has, got {got(value)}; "
+                "--batch record compares each record alone"
+            )
+            path = f"{one.prefix}expected.{key}"
+            raise InputError(message, path=path, source=one.source, line=one.line)

@@ -85,8 +85,8 @@ def verify(
     gradient or loss_gradient, clip_fraction, gradient_norm, metrics. `metrics` decide
     only if a record expects nothing else.
 
-    Each record is a batch; if the records of a step repeat one loss, or only one of
-    them has a loss, each step is a batch (--batch). The record's `framework` or
+    Each record is a batch; if the records of a step (or of the input) repeat one
+    loss, or only one of a step's has it, they are one batch (--batch). The record's `framework` or
     `loss_type` (TRL) names the objective if --variant does not. If only the field
     names identify a framework, a note names its usual variant.
 

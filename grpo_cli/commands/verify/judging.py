@@ -85,6 +85,7 @@ class Judging(Accumulator[Any]):
         items: what became of the records; None of one that expects nothing.
         references: which of them have a reference.
         frameworks: those whose field names records use that name no framework.
+        is_named: whether a flag or a record names the variant, or a flag a stage of it.
         logged: the keys of logged losses, with which records without ``expected`` are compared.
         acting: names of ``UNTESTED``, and whether that acts in some records.
         losses: the losses that records expect, by step.
@@ -107,6 +108,7 @@ class Judging(Accumulator[Any]):
         self.items: list[Judged | None] = []
         self.references = References()
         self.frameworks: dict[str, None] = {}
+        self.is_named = bool(variant or stages)
         self.logged: dict[str, None] = {}
         self.acting: set[tuple[str, bool]] = set()
         self.losses = Losses()
@@ -116,6 +118,7 @@ class Judging(Accumulator[Any]):
         """Adds the records that follow; refuses those with a reference among some without."""
         self.items += later.items
         self.frameworks |= later.frameworks
+        self.is_named |= later.is_named
         self.logged |= later.logged
         self.acting |= later.acting
         self.losses.merge(later.losses)
@@ -198,6 +201,7 @@ class Judging(Accumulator[Any]):
 
     def _noted(self, raw: Raw, kind: Kind) -> Raw:
         """Notes whose names a record's fields have, where it names no framework."""
+        self.is_named |= kind.framework is not None
         if not self.variant and kind.framework is None:
             used = _frameworks_of(tuple(raw.value))
             self.frameworks |= dict.fromkeys(used) if len(used) == 1 else {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.commands.verify.judging import UNTESTED, Judged, Judging
 from grpo_cli.commands.verify.naming import Finding, choose, shared_causes
 from grpo_cli.commands.verify.replay import Part, replayed, stage_of
+from grpo_cli.commands.verify.rows import Rows
 from grpo_cli.engine import Reader
 from grpo_cli.engine.fold import fold_pieces
 from grpo_cli.engine.references import without_kl
@@ -46,45 +48,62 @@ def verified(
 ) -> tuple[Verification, Verified]:
     """Returns the run and the answer of ``verify``.
 
-    A trainer logs one loss for a step. Where other records repeat one, or only one of a step's has
-    it, and some differ, steps are compared, if these agree or are explained no less: of losses that
-    records repeat, than half of the records.
+    A trainer logs one loss for a step. Where all records of a step, or of the input, repeat one,
+    or only one of a step's has it, and some differ, these are compared as a batch, with their
+    gradients, if the batches agree or are explained no less: of losses that records repeat, than
+    half of the records.
 
     Args:
         make, reader, most, whole: as ``Verification`` has them.
         batch: what is compared, as ``--batch`` has it; "" for what the losses are of.
     """
     reader.keep_input()
-    made = partial(Verification, most=most, whole=whole)
-    run = made(make, reader, batch=batch or RECORD, defers=not batch)
-    answer = run.result()
+    made = partial(_answered, make, reader, most=most, whole=whole)
+    run, answer = made(batch=batch or RECORD, defers=not batch)
     losses = run.losses
     if batch or not answer.differing or isinstance(answer, Replayed):
         return run, answer
-    repeated, other = losses.are_repeated and _differ(answer), None
-    if repeated or losses.are_once:
-        steps = (name for name, values in reader.facts.steps.items() if len(values) > 1)
-        why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
-        of_steps = made(make, reader.only({}), batch=next(steps, "input"), inferred=why)
+    repeated = (losses.are_repeated or losses.are_one) and _differ(answer)
+    why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
+    best: tuple[Verification, Verified] | None = None
+    tried = losses.batches(run.reader.facts.steps) if repeated or losses.are_once else ()
+    for name in tried:
         with suppress(GrpoError):  # the records' own answer says what is wrong with them
-            other = of_steps.result()
-        if other is not None and other.records and not other.differing:
-            return of_steps, other
+            other, found = made(batch=name, inferred=why)
+            if found.records and not found.differing:
+                return other, found
+            if found.records and (best is None or _quality(found) > _quality(best[1])):
+                best = other, found
+    least = _CHANCE if repeated and not losses.are_zero else 0.0
+    known = _quality(best[1]) if best is not None and repeated else (0.0, 0.0)
+    if best is not None and known[1] == 1.0 and known >= _quality(answer, least=least):
+        return best  # whatever explains the records
     if run.deferred:
-        run = made(make, reader.only({}))
+        run, answer = made(batch=RECORD)
+    if best is not None:
+        of_batches, of_records = _quality(best[1]), _quality(answer, least=least)
+        if of_batches > of_records or (repeated and of_batches == of_records):
+            return best
+    return run, answer
+
+
+def _answered(
+    make: Callable[..., Judging], reader: Reader, **options: Any
+) -> tuple[Verification, Verified]:
+    """The run and its answer; with a search for causes where a row gave only the first records."""
+    run = Verification(make, reader.only({}), **options)
+    answer = run.result()
+    if run.rows_failed:
+        run = Verification(make, reader.only({}), **options, tries_rows=False)
         answer = run.result()
-    if other is None or not other.records:  # none could be joined
-        return run, answer
-    by_chance = repeated and not losses.are_zero
-    of_records = _quality(answer, least=_CHANCE if by_chance else 0.0)
-    if _quality(other) > of_records or (repeated and _quality(other) == of_records):
-        return of_steps, other
     return run, answer
 
 
 def _differ(answer: Verified) -> bool:
-    """Whether records that expect one number give several."""
+    """Whether records that expect one number give several; no copies of one record do."""
     firsts = [one.first for one in answer.records if one.first is not None]
+    if any(one.key not in ("loss", "objective") for one in firsts):
+        return True  # the gradient, which is of the batch
     pairs = {(f"{one.expected:.12g}", f"{one.got:.6g}") for one in firsts}
     return len(pairs) > len({yours for yours, _ in pairs})
 
@@ -98,7 +117,7 @@ def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:
 
     A share that is not above the least is 0.
     """
-    explained = answer.explained / max(answer.differing, 1)
+    explained = max(answer.explained, answer.agreeing) / max(answer.differing, 1)
     agreeing = 1.0 - answer.differing / max(answer.verified, 1)
     return agreeing if agreeing > least else 0.0, explained if explained > least else 0.0
 
@@ -118,9 +137,12 @@ class Verification:
         batch: what is compared, as ``--batch`` has it; below, a record is any of these.
         inferred: why, where no flag says that.
         defers: whether no cause is searched for while each step has one loss: steps may agree.
+        tries_rows: whether another row may give the numbers. Where nothing names the variant and
+            no cause explains the first record, the others are not searched if one does.
 
     Attributes:
-        deferred: whether that was the case of a record.
+        deferred: whether a record was not searched since steps may agree.
+        rows_failed: whether some were not searched since a row gave them, which not all do.
     """
 
     def __init__(
@@ -133,6 +155,7 @@ class Verification:
         batch: str = RECORD,
         inferred: str = "",
         defers: bool = False,
+        tries_rows: bool = True,
     ) -> None:
         self._make = make
         self.reader = reader
@@ -142,6 +165,8 @@ class Verification:
         self._answers: set[tuple[str, ...]] = set()
         self._empty = make()
         self._memory = Memory(most)
+        self._rows = Rows(self._empty) if tries_rows else None
+        self._is_named, self._has_cause, self.rows_failed = True, False, False
         self._chains: dict[str, Chain] = {}
         self._parts: list[Part] = []
         self._judged: list[tuple[Verdict, str | None]] = []
@@ -175,6 +200,7 @@ class Verification:
         verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
         within = self._within
         causes, explained = shared_causes(findings)
+        rows = self._rows if self._rows and self._rows.given == len(findings) > explained else None
         found = Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -185,6 +211,8 @@ class Verification:
             without_expected=self.without_expected,
             causes=causes,
             explained=explained,
+            agrees_with=rows.words if rows else (),
+            agreeing=rows.given if rows else 0,
             metrics_differ=dict(self.metrics),
             undefined=self.undefined,
             batch=self._batch,
@@ -205,10 +233,11 @@ class Verification:
         for sums in self._sums(self.reader, self._make):
             items, sums.items = sums.items, []  # not kept
             self._frameworks |= sums.frameworks
+            self._is_named = sums.is_named
             self._logged |= sums.logged
             self._acting |= sums.acting
             self.losses = losses = sums.losses
-            self._waits = self._defers and (losses.are_repeated or losses.are_once)
+            self._waits = self._defers and bool(losses.batches({}))
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
@@ -279,8 +308,16 @@ class Verification:
             assert verdict.first is not None
             self.deferred = True
             return Finding(verdict, verdict.first, where=UNKNOWN)
-        found = self._explained(verdict, suspect)
         self._differing += 1
+        rows = self._rows if self._differing == 1 or (self._rows and self._rows.given) else None
+        if rows and rows.given and not (self._is_named or self._has_cause):
+            if rows.give(item) and verdict.first is not None:
+                return Finding(verdict, verdict.first)
+            self.rows_failed = True
+        found = self._explained(verdict, suspect)
+        self._has_cause |= bool(found.causes or found.of_all)
+        if rows and not (self._is_named and found.causes):
+            rows.give(item)
         known = bool(found.causes or found.of_all)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
@@ -326,7 +363,8 @@ class Verification:
         total = self._good + len(self.reader.skipped)
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
-            frameworks = self._frameworks if self._differing else ()
+            is_other = self._differing and not (self._rows and self._rows.plans)
+            frameworks = self._frameworks if is_other else ()
             listed = rows if self._whole else rows[:1]
             for words, count in listed:
                 yield f"{self._counted(count)} evaluated as {words}"

@@ -51,11 +51,11 @@ def draw(console: Console, screen: Screen, answer: Verified) -> None:
         assert row.first is not None
         console.print()
         first = _brief(
-            row.first, possible, hint=not at and not (everywhere and len(in_verdict) == 1)
+            row.first,
+            possible,
+            hint=not (at or answer.agrees_with or (everywhere and len(in_verdict) == 1)),
         )
-        lines = _paragraph(
-            row, first, answer.causes, in_verdict, everywhere=everywhere, unit=answer.unit
-        )
+        lines = _paragraph(row, first, answer, in_verdict, everywhere=everywhere)
         for line in lines:
             console.print(wrapped(line, screen.reading, 11))
     if rest := len(differing) - len(shown_rows):
@@ -113,7 +113,7 @@ def _replayed(answer: Replay) -> Iterator[Text]:
         words += f" (skipped: {reasons})" if reasons else ""
         yield Text.assemble((f"  {stage.stage:<11}", "cyan"), (words, style))
         if (first := stage.first) is not None:
-            numbers = f"yours {first.yours!r}, computed {first.grpo!r}"
+            numbers = f"yours {first.yours + 0.0!r}, computed {first.grpo + 0.0!r}"
             numbers += f", differs by {_off(first.yours, first.grpo)}"
             yield Text(f"             {_record(first)}, {_number(first)}: {numbers}")
 
@@ -135,38 +135,42 @@ def _in_verdict(answer: Verified) -> bool:
 def _paragraph(
     row: Verdict,
     first: Difference,
-    shared: Sequence[str],
+    answer: Verified,
     in_verdict: Sequence[str],
     *,
     everywhere: bool,
-    unit: str,
 ) -> Iterator[Text]:
     """A record; of several causes those that explain the most records come first.
 
     Causes that the verdict names for all records are not repeated.
     """
     own = f" from {row.variant}'s {first.key}"
-    yield Text.assemble(f"{_record(row, unit)} ", ("differs", "bold red"), own)
+    yield Text.assemble(f"{_record(row, answer.unit)} ", ("differs", "bold red"), own)
     yield Text.assemble(("  at       ", "cyan"), _where(first))
-    yield Text.assemble(("  yours    ", "cyan"), f"{first.expected!r}")
+    yield Text.assemble(("  yours    ", "cyan"), f"{first.expected + 0.0!r}")  # no -0.0
     has_kl = not choices_in(row.signature).get("kl", "").startswith("none")
     no_kl = "" if has_kl or first.stage != "kl" or first.got else " (no KL in the loss)"
-    yield Text.assemble(("  computed ", "cyan"), f"{first.got!r}{no_kl}")
+    yield Text.assemble(("  computed ", "cyan"), f"{first.got + 0.0!r}{no_kl}")
     yield Text.assemble(("  differs  ", "cyan"), f"by {_off(first.expected, first.got)}")
-    causes = sorted(first.causes, key=lambda words: words not in shared)
+    causes = sorted(first.causes, key=lambda words: words not in answer.causes)
     where, hint, _ = (first.pattern or "").partition(HINT)
     where, _, stages = where.partition(LOOK)
     where = "" if where == DIFFERS else where
-    found = _listed(causes) or [_UNKNOWN if first.searched else "not searched (--causes)"]
+    unknown = _UNKNOWN + (_CONSTANTS if _has_constants(row, first) else "")
+    found = _listed(causes) or [unknown if first.searched else "not searched (--causes)"]
+    if answer.agrees_with:
+        found = [_agreement(row, answer)]
     if everywhere and in_verdict and {*in_verdict} <= {*causes}:
         found = []
     lines = {
         "  where    ": where.split("; ") if where else [],  # a line for each statement
         "  cause    ": found,
         "  possible ": _listed(first.possible),
-        "  look at  ": [stages] if stages and not causes else [],
+        "  look at  ": [stages] if stages and not causes and not answer.agrees_with else [],
         "  next     ": [hint.removeprefix("; ")] if hint else [],
-        "  or ask   ": [_question(row, first)] if _UNKNOWN in found and first.key == "loss" else [],
+        "  or ask   ": [_question(row, first, answer.batch)]
+        if unknown in found and first.key == "loss"
+        else [],
     }
     for label, texts in lines.items():
         for at, text in enumerate(texts):
@@ -176,15 +180,43 @@ def _paragraph(
         yield Text.assemble(("  also     ", "cyan"), f"{', '.join(row.also)} {differ} too")
 
 
-_UNKNOWN = "not recognised; if your loss has other constants, set them: -p NAME=VALUE"
+_UNKNOWN = "not recognised"
+_CONSTANTS = "; if your loss has other constants, set them: -p NAME=VALUE"
+_KEYS = {"advantage": "adv", "correction": "corr", "aggregate": "agg"}
 
 
-def _question(row: Verdict, first: Difference) -> str:
-    """The command that looks for a convention which gives the loss of a record."""
-    record = [] if row.line is None else ["--record", str(row.id)]
-    source = "-" if row.source.startswith("<") else row.source or "FILE"
-    words = ["grpo", "match", source, *record, "--loss", repr(first.expected)]
+def _has_constants(row: Verdict, first: Difference) -> bool:
+    """Whether a stage that can make the difference has constants, which the signature lists."""
+    parts = choices_in(row.signature)
+    values = (parts.get(_KEYS.get(stage, stage), "") for stage in first.located)
+    return not first.located or any("[" in value for value in values)
+
+
+def _question(row: Verdict, first: Difference, batch: str) -> str:
+    """The command that looks for a convention which gives the loss of a record or batch."""
+    chosen_by = [] if row.line is None or batch == "input" else ["--record", str(row.id)]
+    if batch not in ("input", "record"):
+        values = str(row.id).split("/") if "," in batch else [row.id]
+        each = [f'"{value}"' if isinstance(value, str) else str(value) for value in values]
+        pairs = zip(batch.split(","), each, strict=False)
+        chosen_by = ["--where", " && ".join(map("==".join, pairs))]
+    words = ["grpo", "match", _source(row), *chosen_by, "--loss", repr(first.expected)]
     return f"which convention gives it: {visible(shlex.join(words))}"
+
+
+def _agreement(row: Verdict, answer: Verified) -> str:
+    """Another variant that gives all numbers: the command that agrees, and which others do."""
+    first, *others = answer.agrees_with
+    shown_others = others if chosen().full else others[:_SHOWN]
+    more = f" and {len(others) - _SHOWN} more: --full" if len(others) > len(shown_others) else ""
+    also = f" (also {', '.join(shown_others)}{more})" if others else ""
+    command = visible(f"grpo verify {shlex.quote(_source(row))} -v {first}")
+    return f"yours are {first.partition(' ')[0]}'s numbers: {command} agrees{also}"
+
+
+def _source(row: Verdict) -> str:
+    """The file of a record, as a command line has it."""
+    return "-" if row.source.startswith("<") else row.source or "FILE"
 
 
 def _listed(causes: Sequence[str]) -> list[str]:
@@ -243,7 +275,7 @@ def _where(first: Difference) -> str:
 def _verdict(answer: Verified, differing: int) -> Text:
     records = counted(answer.verified, answer.unit, UNITS[answer.unit])
     if differing:
-        differ = f"{differing:,} of {records} {'differs' if differing == 1 else 'differ'}"
+        differ = answer.how_many
         if answer.places and (rest := answer.verified - differing):
             others = agree(rest) if rest == 1 else f"{rest:,} {agree(rest)}"
             differ += f" ({answer.places}; the other {others})"
