@@ -167,6 +167,7 @@ class Verification:
         self._memory = Memory(most)
         self._rows = Rows(self._empty) if tries_rows else None
         self._is_named, self._has_cause, self.rows_failed = True, False, False
+        self._is_answered = False  # by a row that gives all numbers
         self._chains: dict[str, Chain] = {}
         self._parts: list[Part] = []
         self._judged: list[tuple[Verdict, str | None]] = []
@@ -201,6 +202,7 @@ class Verification:
         within = self._within
         causes, explained = shared_causes(findings)
         rows = self._rows if self._rows and self._rows.given == len(findings) > explained else None
+        self._is_answered = rows is not None
         found = Verified(
             ok=all(verdict.agrees for verdict in verdicts),
             rtol=within.rtol,
@@ -363,8 +365,7 @@ class Verification:
         total = self._good + len(self.reader.skipped)
         if not self._empty.variant:
             rows = [*self.rows_taken.items()]
-            is_other = self._differing and not (self._rows and self._rows.plans)
-            frameworks = self._frameworks if is_other else ()
+            frameworks = self._frameworks if self._differing and not self._is_answered else ()
             listed = rows if self._whole else rows[:1]
             for words, count in listed:
                 yield f"{self._counted(count)} evaluated as {words}"
