@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -34,9 +34,6 @@ from grpo_cli.commands.show.batch import Shown
 from grpo_cli.commands.verify.answer import Verified
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 Stages = Mapping[str, str] | None
 Found = TypeVar("Found", bound=Answer)

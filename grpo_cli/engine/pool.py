@@ -90,7 +90,7 @@ def in_order(
 ) -> Iterator[tuple[Work, T]]:
     """What ``work`` makes of each block, in the blocks' order, by ``jobs`` processes.
 
-    At most a few blocks are under way at once, so memory does not grow with the input. Leaving
+    The number of blocks under way is bounded, so memory does not grow with the input. Leaving
     the iterator early (Ctrl-C, an error) ends the workers at once.
 
     Raises:

@@ -74,7 +74,7 @@ def count_skipped(view: View) -> Counter[SkippedRules]:
 def count_short(
     skipped: Counter[SkippedRules], found: Iterable[str], records: int, tokens: int
 ) -> Counter[SkippedRules]:
-    """Counts the records of an input of too few tokens for rules that lack nothing else.
+    """Counts the records of an input without enough tokens for rules that lack nothing else.
 
     Not where a rule of the topic found something: it needs fewer tokens than the others.
     """

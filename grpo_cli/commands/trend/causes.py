@@ -306,7 +306,7 @@ def at_one_token(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
 
 
 def _shares(reader: Reader, kind: str) -> tuple[dict[Any, float], dict[Any, str]] | None:
-    """The share of each token, by its id or text, and texts of ids; None of too few tokens."""
+    """The share of each token, by its id or text, and texts of ids; None without enough tokens."""
     tokens, total, largest, counts = Counter[Any](), 0.0, 0.0, np.zeros(2)
     texts: dict[Any, str] = {}
     try:

@@ -22,7 +22,7 @@ from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.numbers import shown
 
 _SAME = 1e-4
-"""Relative: frameworks compute in single precision, and some logs are rounded to a few digits."""
+"""Relative: frameworks compute in single precision, and some logs are rounded."""
 _LEAST_OF = {"loss": 1e-6}
 """Absolute: a sum of terms of about 1 that cancel."""
 _NEAR = 1e-7

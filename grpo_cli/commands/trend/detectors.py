@@ -40,12 +40,10 @@ from grpo_cli.commands.trend.onsets import (
     steady_move,
     usual,
 )
-from grpo_cli.commands.trend.watched import DOWN, UP, Watch
+from grpo_cli.commands.trend.watched import DOWN, ROUNDING, UP, Watch
 
 _LEAST_FACTOR = math.log(1.2)
 """The least factor of a shift or drift of what is positive."""
-_ROUNDING = 1e-12
-"""Of a level: what a shift or drift of other numbers has to exceed."""
 _INSIDE = 2.0
 """Robust deviations from the old level that a value which is as before may have."""
 _OFTEN = 0.95
@@ -124,7 +122,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
 def _lasting(signs: Sequence[Change], scaled: F64) -> list[Change]:
     """Changes with their ends, without those that repeat the one before.
 
-    Where a sign of the next few values shows a change more clearly, it has that score.
+    Where a sign of the next values shows a change more clearly, it has that score.
     """
     found: list[Change] = []
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
@@ -163,7 +161,7 @@ def _counts(watch: Watch, values: F64, scaled: F64, sign: Change) -> bool:
     past = values[max(sign.at - PAST, 0) : sign.at]
     rise = watch.rise * max(1.0, (sign.seen - sign.at) / RECENT)
     least = rise if sign.up and sign.score < _SURE else _LEAST_MOVE
-    share = least if watch.is_log else _ROUNDING
+    share = least if watch.is_log else ROUNDING
     moved = level - recent if sign.up else recent - level
     if moved <= share * abs(recent) or watch.is_small(level, up=sign.up):
         return False

@@ -95,8 +95,8 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
 def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Change]:
     """Where three of five steps pass a published limit, or the mean of five one of practice.
 
-    Such a mean of shares has to come from a level that does not pass it, and each share from more
-    than a few groups.
+    Such a mean of shares has to come from a level that does not pass it, and each share from
+    enough groups.
     """
     if limit.room is None:
         passed = values > limit.bound if limit.above else values < limit.bound
@@ -104,7 +104,7 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
     else:
         means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
         passed = (means > np.arcsin(np.sqrt(limit.bound))) & (watch.noise(values) <= _COARSE)
-        passed[: PAST // 2 + _OF - 1] = False  # too few steps before those five
+        passed[: PAST // 2 + _OF - 1] = False  # not enough steps before those five
         places = np.flatnonzero(passed)
         level, spread = usual_of(scaled, places + 1 - _OF)
         before = np.sin(level) ** 2  # the share that the angle is of

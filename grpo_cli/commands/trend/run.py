@@ -94,6 +94,7 @@ class RunSums(Accumulator[Evaluated]):
     step_fields: dict[str | None, None] = field(default_factory=dict)
     keeps: bool = False
     kept: list[Used] | None = field(init=False, default=None)
+    _bytes: int = field(init=False, default=0)
 
     headers = True
     bundles: ClassVar[bool] = True
@@ -160,9 +161,11 @@ class RunSums(Accumulator[Evaluated]):
 
     def _keep(self, more: Sequence[Used] | None) -> None:
         """Keeps records for a page; None: those that follow are too many, or in another process."""
-        both = None if self.kept is None or more is None else [*self.kept, *more]
-        fits = both is not None and sum(map(_bytes_of, both)) <= _MOST_KEPT
-        self.kept = both if fits else None
+        self._bytes += sum(map(_bytes_of, more or ()))
+        if self.kept is None or more is None or self._bytes > _MOST_KEPT:
+            self.kept = None
+        else:
+            self.kept += more
 
     def with_steps(self, decoded: DecodedChunk) -> DecodedChunk:
         """The records, each with its step as its batch; errors in the places of those without one.

@@ -119,7 +119,7 @@ class Watch(NamedTuple):
         if self.scale in ("linear", "share"):
             return values
         distance = 1.0 - values if self.scale == "below 1" else values
-        distance = np.where(np.abs(distance) < _ROUNDING, 0.0, distance)
+        distance = np.where(np.abs(distance) < ROUNDING, 0.0, distance)
         if (distance < 0).any() or not distance.any():
             return values
         if self.scale == "below 1":
@@ -147,7 +147,8 @@ class Watch(NamedTuple):
 
 _LATER = 0.7
 """The least share of a bound for what more than twelve steps show."""
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
+"""Of a number: what rounding leaves."""
 _NEAR_ONE = 0.995
 """Where a correlation's z ends, as that of 1 is infinite."""
 _EARLY = 12

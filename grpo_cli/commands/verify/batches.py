@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from grpo_cli.engine import Reader
@@ -42,7 +43,7 @@ class Losses:
         steps: a step, None where records say none → of each of its records the losses.
     """
 
-    steps: dict[Hashable, list[set[float]]] = field(default_factory=dict)
+    steps: dict[Hashable, list[tuple[float, ...]]] = field(default_factory=dict)
 
     def add(self, value: Any) -> None:
         """Adds a record as decoded."""
@@ -51,7 +52,7 @@ class Losses:
         expected = value.get("expected")
         known = expected if isinstance(expected, dict) else {}
         given = (known.get(name) for name in ("loss", "objective"))
-        values = {float(one) for one in given if isinstance(one, int | float)}
+        values = tuple([float(one) for one in given if isinstance(one, int | float)])
         self.steps.setdefault(step_of(value), []).append(values)
 
     def merge(self, later: Losses) -> None:
@@ -67,14 +68,14 @@ class Losses:
     @property
     def are_repeated(self) -> bool:
         """Whether all records of a step expect one loss, and some step has several records."""
-        alike = all(all(losses) and len(set().union(*losses)) == 1 for losses in self._known)
+        alike = all(all(losses) and len({*chain(*losses)}) == 1 for losses in self._known)
         return alike and any(len(losses) > 1 for losses in self._known)
 
     @property
     def are_one(self) -> bool:
         """Whether all records of the input expect one loss, another number than 0."""
         each = [values for losses in self.steps.values() for values in losses]
-        one = len(each) > 1 and all(each) and len(set().union(*each)) == 1
+        one = len(each) > 1 and all(each) and len({*chain(*each)}) == 1
         return one and not self.are_zero
 
     @property
@@ -86,7 +87,7 @@ class Losses:
         return any(all(losses[at] for losses in known) for at in (0, -1))
 
     @property
-    def _known(self) -> list[list[set[float]]]:
+    def _known(self) -> list[list[tuple[float, ...]]]:
         """The losses of the steps that have any."""
         return [losses for losses in self.steps.values() if any(losses)]
 

@@ -23,7 +23,6 @@ Settings = Mapping[str, object]
 
 _STD_EPS = (1e-4, 1e-6, 1e-8)
 _CHANGES: Sequence[Settings] = (
-    {},
     {"beta": 0.0},
     *({"std_eps": eps} for eps in _STD_EPS),
     *({"beta": 0.0, "std_eps": eps} for eps in _STD_EPS),
@@ -50,12 +49,12 @@ class Rows:
         self._flags = flags
         self.plans: Sequence[Plan] = ()
         self.given = 0
-        self.has_failed = False
+        self._has_failed = False
 
     def give(self, judged: Judged) -> bool:
         """Tries the rows on one more record that differs; whether one gives all it expects."""
         assert judged.record is not None
-        if self.has_failed:
+        if self._has_failed:
             return False
         tried = self.plans
         if not self.given:
@@ -63,8 +62,8 @@ class Rows:
         with np.errstate(all="ignore"):  # a row need not make sense for this record
             self.plans = [plan for plan in tried if _gives(judged, plan)]
         self.given += bool(self.plans)
-        self.has_failed = not self.plans
-        return not self.has_failed
+        self._has_failed = not self.plans
+        return not self._has_failed
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -76,15 +75,16 @@ class Rows:
         usual = [row for _, row in USUAL.values()]
         names = sorted(VARIANTS, key=lambda name: name not in usual)
         fixed = {*self._flags.hyperparameters, *record.hyperparameters}
-        for change in [one for one in _CHANGES if fixed.isdisjoint(one)]:
-            for name in names if change else [name for name in names if name != own]:
-                plan = self._plan(name, record, {})
-                if plan is None or not change.keys() <= plan.takes():
-                    continue
-                if all(plan.values.get(key) != value for key, value in change.items()):
-                    plan = self._plan(name, record, change)
-                    if plan is not None:
-                        yield plan
+        made = ((name, self._plan(name, record, {})) for name in names)
+        rows = {name: plan for name, plan in made if plan is not None}
+        yield from (plan for name, plan in rows.items() if name != own)
+        for change in (one for one in _CHANGES if fixed.isdisjoint(one)):
+            for name, plan in rows.items():
+                takes = change.keys() <= plan.takes()
+                if takes and all(plan.values.get(key) != one for key, one in change.items()):
+                    changed = self._plan(name, record, change)
+                    if changed is not None:
+                        yield changed
 
     def _plan(self, name: str, record: Record, change: Settings) -> Plan | None:
         """A row with the flags and another setting; None where it does not take the flags."""

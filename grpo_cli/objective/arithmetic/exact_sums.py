@@ -173,7 +173,7 @@ class ExactSums(defaultdict[Key, ExactSum]):
 
 
 def _of_few(parts: list[F64]) -> float | None:
-    """The sum of a few numbers, rounded once; None where one is not finite, or their sum."""
+    """The sum of numbers, rounded once; None where one is not finite, or their sum."""
     try:
         several = len(parts) > 1
         values = [one for part in parts for one in part.tolist()] if several else parts[0].tolist()

@@ -1,6 +1,6 @@
 """How much a file may unpack to, so that a small one fills neither memory nor hours.
 
-Packed files may hold gigabytes of zeros in a few bytes, tables a billion rows in none. Everything
+Packed files may hold gigabytes of zeros in some bytes, tables a billion rows in none. Everything
 is counted in bytes of one budget, so that one flag raises it.
 """
 

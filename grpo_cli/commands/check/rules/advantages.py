@@ -221,7 +221,7 @@ def _lone_advantage(given: Scores) -> tuple[int, float] | None:
 def count_discordant(
     given: Scores, costs: Sequence[F64] = (), least: int = LEAST_PAIRS
 ) -> tuple[float, int] | None:
-    """Returns the share of pairs that are reversed, and the number of pairs; None if too few.
+    """Returns the share of pairs that are reversed, and the number of pairs; None if not enough.
 
     Args:
         given: the scores.

@@ -283,7 +283,7 @@ _MISMATCH_BOUND, _MISMATCH_TOKENS = 1.05, 30
 _LOW, _HIGH, _EFFECTIVE = 0.5, 2.0, 0.3
 _PLACE = {name: at for at, name in enumerate(PLACES)}
 _MILD, _EFFECTIVE_MILD = 1.1, 0.97
-"""What weights that are a few steps old give as well, where records do not say their versions."""
+"""What weights that are some steps old give as well, where records do not say their versions."""
 
 
 @rule("rollout-mismatch", "pair")

@@ -2,8 +2,8 @@
 
 A bit halves how likely a convention is before the number is seen: a row as it is published costs
 nothing, a stage changed in it some bits (there are so many stages and choices that could have been
-changed), a factor or a β of its own a few. Of two conventions that give one number the one of fewer
-bits comes first.
+changed), a factor or a β of its own several. Of two conventions that give one number the one of
+fewer bits comes first.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ function range({ log, values, others = [] }) {
   return { low, high, least, log: log && low >= 0 && high > least * DECADE };
 }
 
-// Round numbers for a logarithmic axis, at most six: powers of ten, or where these are few 1, 2 and 5 times such.
+// Round numbers for a logarithmic axis, at most six: powers of ten, or where these are not enough 1, 2 and 5 times such.
 function decades(low, high) {
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const powers = Array.from({ length: last - first + 1 }, (_, at) => 10 ** (first + at));

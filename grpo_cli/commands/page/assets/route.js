@@ -26,7 +26,7 @@ async function route(page, run) {
   if (step !== null && run.kept[step] === undefined) page.say(`This page has no step ${step}.`);
 }
 
-// Shows the record of the address, or the one with the token that stands out most.
+// Shows the record of the address, or the one with the most unusual token.
 async function openRecord(page, settings) {
   const { records } = settings;
   const first = settings.ranked?.rows.map((row) => row[4]).find((place) => place !== null) ?? 0; // of the batch's first token

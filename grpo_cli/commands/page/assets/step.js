@@ -199,7 +199,7 @@ class StepView {
   scatter(width) {
     const points = [...this.groups.entries()].filter(([, group]) => group.reward_mean !== null);
     const levels = new Set(points.flatMap(([, { rewards }]) => rewards)).size;
-    const [height, left, foot] = [Math.min(280, 80 + 50 * levels), 58, 34]; // of few rewards there are few rows
+    const [height, left, foot] = [Math.min(280, 80 + 50 * levels), 58, 34]; // a row for each reward
     const scale = (values, from, to) => {
       let [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
       const some = [...new Set(values.slice(0, 1000))].sort((a, b) => a - b);

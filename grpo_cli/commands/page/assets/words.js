@@ -40,7 +40,7 @@ function unbroken(text) {
 
 const capital = (words) => `${words[0].toUpperCase()}${words.slice(1)}`;
 
-// A number in few digits; sorting and pointing have all of them.
+// A rounded number; sorting and pointing have all of them.
 const number = (value, digits = 4) => (typeof value === "number" ? make("data", { value, title: String(value) }, shown(value, digits)) : shown(value));
 
 // Fills a table, whose rows are sorted by a click on a heading; a column without any value is left out. Each cell knows its

@@ -17,7 +17,7 @@ from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.trend.detectors import changes
 from grpo_cli.commands.trend.onsets import FARTHEST, Change
 from grpo_cli.commands.trend.step import Steps
-from grpo_cli.commands.trend.watched import BOTH, Watch, is_watched
+from grpo_cli.commands.trend.watched import BOTH, ROUNDING, Watch, is_watched
 from grpo_cli.errors import UsageError
 
 LEAST_COMMON = 8
@@ -74,9 +74,9 @@ class Difference(Answer):
 
     @property
     def is_equal(self) -> bool:
-        """Whether the interval has nothing but what rounding leaves: 1e-12 of the metric's size."""
+        """Whether the interval has nothing but what rounding leaves of the metric's size."""
         size = max(abs(self.first), abs(self.second))
-        return max(abs(self.low), abs(self.high)) <= 1e-12 * size
+        return max(abs(self.low), abs(self.high)) <= ROUNDING * size
 
     @property
     def misses_0(self) -> bool:
@@ -107,9 +107,9 @@ class RunComparison(Frames, Answer):
         if len(self.equal) == len(self.metrics):
             return f"all {len(self.metrics)} metrics are equal"
         if not self.differing:
-            few = f"{count} steps ({first} to {last}) are too few to decide"
+            short = f"{count} steps ({first} to {last}) are too few to decide"
             seeds = f"no metric differs by more than two seeds may ({len(self.metrics)} compared)"
-            return "; ".join(filter(None, (few if self.too_few else seeds, self._consistent)))
+            return "; ".join(filter(None, (short if self.too_few else seeds, self._consistent)))
         named = [
             one.name + ("" if one.since == first else f" (from step {one.since})")
             for one in self.differing[:_NAMED]
@@ -250,7 +250,7 @@ def _difference(
 
 
 def _means(name: str, mine: F64, yours: F64, at: int = 0) -> Difference:
-    """A metric of both runs from a place on; the noise of a few steps is that of all."""
+    """A metric of both runs from a place on; the noise of a short part is that of all."""
     difference = yours - mine
     change, count = walked_mean(difference[min(at, len(mine) - LEAST_COMMON) :]), len(mine) - at
     if count < LEAST_COMMON:

@@ -19,6 +19,7 @@ from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Flags, Steps
 from grpo_cli.commands.trend.sums import PROMPT
 from grpo_cli.commands.trend.view import usual
+from grpo_cli.commands.trend.watched import ROUNDING
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.where import read_path
@@ -27,8 +28,6 @@ from grpo_cli.variants.plan import Plan
 
 Name = str | int | float
 
-_ROUNDING = 1e-12
-"""Of a mean: a standard deviation that is less is none."""
 _MOVED = 4.0
 """Standard errors from which a part has moved."""
 _SMALL = 0.2
@@ -206,7 +205,7 @@ class PartSteps:
             return None
         error = float(before.std(ddof=1)) * math.sqrt(1 / len(before) + 1 / len(after))
         change = float(after.mean() - before.mean())
-        if error > _ROUNDING * abs(float(before.mean())):
+        if error > ROUNDING * abs(float(before.mean())):
             return change / error
         return math.copysign(math.inf, change) if abs(change) > error else None
 

@@ -115,8 +115,8 @@ def _divided_loss(case: Case, found: float, room: float, *, steps: bool) -> Iter
         for count in (one for one in counts if abs(found * one - 1.0) <= room):
             more = f", if your trainer's gradient_accumulation_steps is {count}"
             is_other = is_sum and mistake == "accumulation-missing"
-            said = f"loss ÷ {count}: {words.format(count)}{more * is_other}"
-            yield _factor(mistake, said, 1.0 / count)
+            text = f"loss ÷ {count}: {words.format(count)}{more * is_other}"
+            yield _factor(mistake, text, 1.0 / count)
 
 
 def _factor(mistake: str, words: str, factor: float) -> Cause:
