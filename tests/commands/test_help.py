@@ -254,6 +254,28 @@ def test_why_the_loss_is_0_negative_or_rising_is_explained(grpo, words):
         assert grpo("help", *question.split()).stdout.endswith("grpo explain FILE\n")
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("why is my loss negative", "Why is it negative?"),
+        ("why is the loss zero?", "Why is my loss 0?"),
+        ("which tokens are clipped", "Which tokens were clipped"),
+        ("is my loss right", "I wrote a loss. Is it right?"),
+        ("when did the run go wrong", "A run went wrong."),
+        ("two runs", "Two runs:"),
+    ],
+)
+def test_a_question_in_other_words_has_its_part_of_the_page(grpo, question, answer):
+    printed = grpo("help", *question.split()).stdout
+    assert printed.startswith(f"**{answer}")
+    assert printed.count("\n**") == 0, "one part"
+    assert "grpo " in printed
+
+
+def test_words_that_all_questions_share_are_no_question(grpo):
+    assert "did you mean loss?" in grpo("help", "my", "loss").stderr
+
+
 def test_a_column_of_trend_is_suggested_where_it_is_misspelt(grpo):
     assert "did you mean ratio_p999?" in grpo("help", "ratio_p99").stderr
 

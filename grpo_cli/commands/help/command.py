@@ -66,6 +66,8 @@ def show_help(*, topic: Topic = None) -> None:
             main.application("explain")(["explain", name], prog_name="grpo")
         elif found:
             _print(lambda console, screen: print_flag(console, screen, found))
+        elif answer := " " in name and question_like(name):
+            _print(lambda console, screen: console.file.write(f"{laid_out(screen, answer)}"))
         else:
             raise _unknown(name)
     if name in main.COMMANDS:
@@ -101,6 +103,34 @@ def _unknown(name: str) -> UsageError:
     near = near or " or ".join(dict.fromkeys(shared))
     hint = f"; did you mean {near}?" if near else ""
     return UsageError(f"no help on {name!r}{hint} (grpo help lists commands and pages)")
+
+
+def question_like(words: str) -> str | None:
+    """The part of the page of questions that shares most with a question in other words.
+
+    A word counts 1 ÷ (questions that have it); what shares less than half such a word is none.
+    """
+    _, *parts = re.split(r"^(?=\*\*)", text("questions"), flags=re.MULTILINE)
+    questions = [_content_words(part.split("**")[1]) for part in parts]
+    asked = _content_words(words)
+    weights = {word: 1 / max(1, sum(word in one for one in questions)) for word in asked}
+    shares = [sum(weights[word] for word in asked & one) for one in questions]
+    best = max(range(len(parts)), key=shares.__getitem__)
+    return parts[best].rstrip() + "\n" if shares[best] >= _SHARED else None
+
+
+_SHARED = 0.5
+
+
+def _content_words(sentence: str) -> set[str]:
+    """Its words in the singular, without those that any question may have."""
+    words = _COMMON_WORDS.sub("", sentence.lower().replace("zero", "0"))
+    return {re.sub(r"(?<=[cs]h)es$|s$", "", word) for word in re.findall(r"[^\W_]+", words)}
+
+
+_COMMON_WORDS = re.compile(
+    r"\b(an?|and|are|can|did|do|does|for|how|i|in|is|its?|my|of|the|to|what|why)\b"
+)
 
 
 def _is_explained(name: str) -> bool:
