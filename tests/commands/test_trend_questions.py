@@ -145,6 +145,27 @@ def test_the_part_that_carries_a_change(folder: Path) -> None:
     assert all(abs(one["size"]) < 4 for one in first[1:])
 
 
+def test_parts_that_move_against_each_other_have_no_shares(tmp_path: Path) -> None:
+    """They would be 400 % and −300 % of a change that is the rest."""
+    draw = np.random.default_rng(3)
+    moves = {"a": 0.3, "b": -0.22}
+    rows = [
+        {
+            "step": step,
+            "prompt": name,
+            "rewards": draw.normal(0.5 + move * (step >= 15), 0.02, 6).tolist(),
+            "log_probs": [[-1.0]] * 6,
+        }
+        for step in range(30)
+        for name, move in moves.items()
+    ]
+    found = answer("trend", write(tmp_path / "a.jsonl", rows), "--by", "prompt")
+    shares = [one["share"] for one in found["changes"] if one["metric"] == "reward_mean"]
+    (verdict,) = [one for one in found["verdicts"] if one.startswith("reward_mean")]
+    assert shares == [None, None]
+    assert verdict.endswith("prompt=a rose, prompt=b fell")
+
+
 @pytest.mark.more
 def test_prompts_of_one_step_each_cannot_be_compared(tmp_path: Path) -> None:
     """Not those of which one comes back."""

@@ -34,6 +34,8 @@ _SMALL = 0.2
 """Of the largest move of a part: one that is smaller carries nothing."""
 _WHOLE = 1.2
 """Of a change: beyond it other parts moved against it, and a share says little."""
+_LARGEST = 2.0
+"""The largest share of a part with which shares are given: beyond it the moves of parts cancel."""
 _LEAST = 5
 """Steps before a change by which a part's noise is known."""
 _ADDS_UP = 0.25
@@ -68,7 +70,8 @@ class PartChange(Answer):
         size: by how many standard errors it moved; None where it does not vary.
         weight_before, weight_after: its share of the run's responses.
         share: of the run's change, by its own move and by its weight; None where the metric is no
-            mean over responses or tokens.
+            mean over responses or tokens, or where the moves of parts cancel, so that one of them
+            is more than twice the run's change.
     """
 
     metric: str
@@ -174,6 +177,7 @@ class PartSteps:
             key=lambda one: abs(one.carried.sum() - change),
         )
         fits = abs(moves.carried.sum() - change) <= _ADDS_UP * abs(change)
+        fits &= np.abs(moves.carried).max(initial=0) <= _LARGEST * abs(change)
         rows = []
         for at in np.flatnonzero(moves.weights.any(axis=0)).tolist():
             before, after = (None if math.isnan(one) else float(one) for one in moves.means[:, at])
@@ -265,14 +269,22 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
     about = f"{first.metric} from step {first.step} on"
     if not moved:
         return f"{about}: no single {field} changed"
+    rose, fell = ([one for one in moved if (one.size or 0.0) * sign > 0] for sign in (1, -1))
+    if len(moved) == count and rose and fell:
+        return f"{about}: {field}={_names(rose)} rose, {field}={_names(fell)} fell"
     if len(moved) == count:
-        return f"{about}: all {count:,} changed, so {field} does not explain it"
+        every = "both" if count == 2 else f"all {count:,}"
+        return f"{about}: {every} changed, so {field} does not explain it"
     shares = [one.share for one in moved if one.share is not None]
     others = 2 * len(moved) > count and len(rows) == count  # which are the news then
     named = [one for one in rows if one not in moved] if others else moved
-    names = ", ".join(shown(one.part) for one in named[:3])
-    more = f" and {len(named) - 3:,} more" if len(named) > 3 else ""
-    which = f"every {field} except {names}{more}" if others else f"only {field}={names}{more}"
+    which = f"every {field} except {_names(named)}" if others else f"only {field}={_names(named)}"
     whole = shares and sum(shares) <= _WHOLE
     share = f", with {sum(shares):.0%} of the change" if whole else ""
     return f"{about}: {which} changed ({len(moved):,} of {count:,}){share}"
+
+
+def _names(rows: Sequence[PartChange]) -> str:
+    """Three of them, and how many more there are."""
+    more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
+    return ", ".join(shown(one.part) for one in rows[:3]) + more

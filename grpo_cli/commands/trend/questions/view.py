@@ -110,7 +110,7 @@ def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
 
 
 _OF_PARTS = (
-    "before, after: means; size: the change in robust standard deviations; share: the part of the "
+    "before, after: means; size: the change in standard errors; share: the part of the "
     "run's change that it carries"
 )
 
