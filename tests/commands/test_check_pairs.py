@@ -345,3 +345,19 @@ def test_advantages_of_other_groups_are_found_and_a_wrong_sign_is_none():
     messages = [one.message for one in check(negated).findings if one.severity == "error"]
     assert messages
     assert all("opposite sign" in one for one in messages)
+
+
+def test_negated_advantages_of_groups_of_two_are_found():
+    """One pair of a record proves nothing; nine of ten of at least ten records do."""
+    draw = np.random.default_rng(5)
+    right, negated = (
+        [scored(rewards, change) for rewards in draw.random((20, 2))]
+        for change in (np.positive, np.negative)
+    )
+    (found,) = (one for one in check(negated).findings if one.severity == "error")
+    assert (found.code, found.evidence) == ("advantages", {"discordant": 1.0, "pairs": 20})
+    assert "opposite sign" in found.message
+    (found,) = (one for one in check(right[:1] + negated[1:]).findings if one.severity == "error")
+    assert found.evidence == {"discordant": 0.95, "pairs": 20}
+    for rows in (right, negated[:9], right[:2] + negated[2:], right[:10] + negated[10:]):
+        assert not any("opposite sign" in one.message for one in check(rows).findings)

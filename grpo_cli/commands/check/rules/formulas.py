@@ -76,15 +76,15 @@ def compare_formulas(view: View) -> Kinds:
     return Kinds.of(kinds[groups], lambda at: view.places[records[at]])
 
 
-_IN_ORDER, _SHUFFLED, _REVERSED_TOO, _OTHER = range(4)
-_MOST_OTHER, _LEAST_ORDERS = 0.05, 4
+_IN_ORDER, _SHUFFLED, _REVERSED_TOO, _OTHER, _REVERSED_PAIR = range(5)
+_MOST_OTHER, _LEAST_ORDERS, _MOST_REVERSED = 0.05, 4, 0.9
 
 
 def compare_orders(view: View) -> Kinds:
     """Returns whether advantages of groups follow the rewards in their order, or in another.
 
     Those on a rising line of mean 0 follow them, or follow them sorted; some of these are on a
-    falling line as well.
+    falling line as well. Two responses that are a record have no other order than the reverse.
     """
     lines = view.lines
     if lines is None or (view.rewards is not None and view.rewards.ndim > 1):
@@ -98,8 +98,11 @@ def compare_orders(view: View) -> Kinds:
     straight = (lines.left <= SHIFT) & (lines.offset <= SHIFT)
     follow = (ordered.slope > 0.0) & (ordered.left <= SHIFT) & (ordered.offset <= SHIFT)
     own, falling = straight & (lines.slope > 0.0), straight & (lines.slope < 0.0)
+    pairs = view.counts[view.records.index[view.first_members]] == 2
     kinds = np.select(
-        [own, follow & falling, follow], [_IN_ORDER, _REVERSED_TOO, _SHUFFLED], _OTHER
+        [own, follow & falling & pairs, follow & falling, follow],
+        [_IN_ORDER, _REVERSED_PAIR, _REVERSED_TOO, _SHUFFLED],
+        _OTHER,
     )
     live = np.flatnonzero((lines.std[:, 1] > 0.0) & np.isfinite(lines.left))
     records = view.records.index[view.first_members[live]].tolist()
@@ -112,8 +115,15 @@ def find_shuffled_rewards(groups: Kinds) -> Iterator[Placed]:
     In most groups from the first on, at least 10, some of which no reversed sign explains; the
     others follow their rewards, but for 1 of 20. Or at least 4, where all others follow them: of
     8 rewards of 0 and 1 other ones have as many of each in some 1 of 3 groups, in 4 in 1 of 80.
+    Or that they are reversed, in 9 of 10 groups and at least 10 that are records of two responses.
     """
-    spans = [groups.spans[one] for one in (_SHUFFLED, _REVERSED_TOO) if one in groups.spans]
+    if (pairs := groups.spans.get(_REVERSED_PAIR)) is not None:
+        share = pairs.total / groups.count
+        if pairs.total >= LEAST_PAIRS and share > _MOST_REVERSED:
+            yield Finding({"discordant": share, "pairs": groups.count}, kind="sign"), pairs.place
+            return
+    reversed_too = _SHUFFLED, _REVERSED_TOO, _REVERSED_PAIR
+    spans = [groups.spans[one] for one in reversed_too if one in groups.spans]
     total = sum(span.total for span in spans)
     other = groups.spans[_OTHER].total if _OTHER in groups.spans else 0
     if total < (LEAST_PAIRS if other else _LEAST_ORDERS) or _SHUFFLED not in groups.spans:
