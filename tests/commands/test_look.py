@@ -305,25 +305,20 @@ def test_a_page_that_is_cut_counts_what_is_left_out(grpo, dump, monkeypatch, scr
     assert rows[0].split()[0] == variants[0]["variant"]
 
 
-def test_the_arithmetic_of_a_token_is_whole_on_a_narrow_screen(grpo, monkeypatch):
-    """The inputs of a row, and what follows from them in a second table."""
-    monkeypatch.setenv("COLUMNS", "80")
-    said = grpo("explain", str(SAMPLES / "arithmetic.jsonl")).stdout
-    heads = [line.split() for line in said.splitlines() if line.startswith("position ")]
-    first, second = heads[:2]
-    assert first == [
-        "position",
-        "token",
-        "new",
-        "old",
-        "ρ",
-        "ρ·A",
-        "clip(ρ)·A",
-        "clip",
-        "surrogate",
-    ]
-    assert second == ["position", "token", "k", "contribution"]
-    assert "hidden: gradient, log_ratio (see --json)" in said
+def test_the_arithmetic_of_a_token_is_one_table_on_a_narrow_screen(grpo, monkeypatch):
+    """Without the two numbers of which s is one; in parts where even the others have no room."""
+    heads = {}
+    for width in ("60", "80", "100"):
+        monkeypatch.setenv("COLUMNS", width)
+        said = grpo("explain", str(SAMPLES / "arithmetic.jsonl")).stdout
+        lines = said[: said.index("3  responses")].splitlines()
+        heads[width] = [line.split() for line in lines if line.startswith("position ")]
+        left_out = "hidden: gradient, log_ratio, clip(ρ)·A, ρ·A (see --json)"
+        assert (left_out in " ".join(said.split())) == (width != "100")
+    place, added = ["position", "token"], ["s", "k", "bution"]
+    assert heads["60"] == [[*place, "new", "old", "ρ", "clip", "s"], [*place, "k", "bution"]]
+    assert heads["80"] == [[*place, "new", "old", "ρ", "clip", *added]]
+    assert heads["100"] == [[*place, "new", "old", "ρ", "ρ·A", "clip(ρ)·A", "clip", *added]]
 
 
 @pytest.mark.more

@@ -100,8 +100,6 @@ def _made_of(parts: Mapping[str, float], objective: float) -> str:
 
 # ---- one record ---------------------------------------------------------------------------------
 
-_SPARE = ("gradient", "log_ratio")
-"""What a narrow screen leaves out, the first to go first: nothing is computed from them."""
 _REPEATED = ("position", "token")
 """Columns that each part of a table begins with, where there is no room for all others."""
 _HEADERS = {
@@ -109,9 +107,13 @@ _HEADERS = {
     "bounded": "clip(ρ)·A",
     "advantage": "A",
     "ratio": "ρ",
+    "surrogate": "s",
     "kl": "k",
     "entropy": "H",
+    "contribution": "contri-_bution",
 }
+_SPARE = ("gradient", "log_ratio", _HEADERS["bounded"], _HEADERS["free"])
+"""What a narrow screen leaves out, the first to go first: the surrogate is one of the last two."""
 _ADDED = ("surrogate", "kl", "entropy", "contribution")
 _MOST = 8
 """Responses of which rewards, advantages and sums are listed without ``--full``."""
