@@ -6,6 +6,8 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass
+from filecmp import cmp
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,6 +18,22 @@ from grpo_cli.records.open.streams import opened, version_of
 
 WHOLE = ("npz", "torch")
 """Kinds of files that are one record."""
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """A part of a binary file, equal to the same part of a file that has the same bytes."""
+
+    path: str
+    kind: str
+    part: int | None
+    number: int
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Content) or astuple(self)[1:] != astuple(other)[1:]:
+            return False
+        far = isinstance(self.path, Address) or isinstance(other.path, Address)
+        return self.path == other.path or (not far and cmp(self.path, other.path, shallow=False))
 
 
 class Rows(NamedTuple):
@@ -43,6 +61,10 @@ class Rows(NamedTuple):
     def budget(self) -> Budget:
         """What the file may unpack to."""
         return Budget.of(self.path, self.most)
+
+    def content(self, number: int = 0) -> Content:
+        """What is read of it with so many others before."""
+        return Content(self.path, self.kind, self.part, number)
 
     @property
     def line(self) -> int:
