@@ -6,7 +6,6 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
 from filecmp import cmp
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,20 +19,15 @@ WHOLE = ("npz", "torch")
 """Kinds of files that are one record."""
 
 
-@dataclass(frozen=True, eq=False)
-class Content:
-    """A part of a binary file, equal to the same part of a file that has the same bytes."""
+class _Bytes(str):
+    """A path, equal to those of files that have the same bytes."""
 
-    path: str
-    kind: str
-    part: int | None
-    number: int
+    __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Content) or astuple(self)[1:] != astuple(other)[1:]:
+        if not isinstance(other, _Bytes):
             return False
-        far = isinstance(self.path, Address) or isinstance(other.path, Address)
-        return self.path == other.path or (not far and cmp(self.path, other.path, shallow=False))
+        return str(self) == str(other) or cmp(str(self), str(other), shallow=False)
 
 
 class Rows(NamedTuple):
@@ -62,9 +56,10 @@ class Rows(NamedTuple):
         """What the file may unpack to."""
         return Budget.of(self.path, self.most)
 
-    def content(self, number: int = 0) -> Content:
-        """What is read of it with so many others before."""
-        return Content(self.path, self.kind, self.part, number)
+    def content(self, number: int = 0) -> tuple[object, ...]:
+        """What is read of it with so many others before, to be compared with other files'."""
+        path = self.path if isinstance(self.path, Address) else _Bytes(self.path)
+        return self.kind, self.part, number, path
 
     @property
     def line(self) -> int:

@@ -179,15 +179,14 @@ class _Plain:
 
 def _array(tensor: _Tensor) -> Any:
     storage, offset, size, stride = tensor
-    kind = "<u2" if storage.dtype == "bf16" else storage.dtype
-    flat = np.frombuffer(storage.data, dtype=kind)
+    kind = np.dtype("<u2" if storage.dtype == "bf16" else storage.dtype)
     if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
         raise ValueError("a tensor with an impossible shape")
-    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if 0 in size:
         return np.zeros(size)
-    if last >= len(flat):
-        raise ValueError("a tensor that is larger than its data")
-    steps = [step * flat.itemsize for step in stride]
-    array = np.lib.stride_tricks.as_strided(flat[offset:], size, steps, writeable=False)
+    first, *steps = (kind.itemsize * step for step in (offset, *stride))
+    try:
+        array: Any = np.ndarray(size, kind, storage.data, first, steps)
+    except (ValueError, OverflowError):
+        raise ValueError("a tensor that is larger than its data") from None
     return (array.astype(np.uint32) << 16).view(np.float32) if storage.dtype == "bf16" else array
