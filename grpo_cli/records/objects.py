@@ -20,7 +20,10 @@ from grpo_cli.records.record import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
     DecodedChunk,
+    Decoding,
+    Made,
     Raw,
+    always,
     in_chunks,
     keys_in_common,
 )
@@ -28,42 +31,12 @@ from grpo_cli.records.record import (
 _LARGE = 16 << 20
 _OBJECTS = 8
 """Bytes of objects for a byte of text: a number of four characters takes 32."""
-_AHEAD = 4 << 20
-"""Bytes of lines by which one of two files may be read ahead of the other."""
-
-Loads = Callable[[Sequence[bytes]], list[Any]]
-
-
-def load_lines(texts: Sequence[bytes]) -> list[Any]:
-    """The values of lines."""
-    return list(map(orjson.loads, texts))
-
-
-def loading_once() -> tuple[Loads, Loads]:
-    """Loads the lines of two files, those of chunks that are equal in both only once."""
-    known: list[tuple[int, Sequence[bytes], list[Any]]] = []
-
-    def first(texts: Sequence[bytes]) -> list[Any]:
-        values = load_lines(texts)
-        known.append((sum(map(len, texts)), texts, values))
-        while sum([size for size, *_ in known]) > _AHEAD:
-            del known[0]
-        return values
-
-    def second(texts: Sequence[bytes]) -> list[Any]:
-        while known:
-            _, before, values = known.pop(0)
-            if before == texts:
-                return values
-        return load_lines(texts)
-
-    return first, second
 
 
 def decoded(
     block: Block | Span,
     wanted: Callable[[bytes, int], bool] | None = None,
-    loads: Loads = load_lines,
+    decoding: Decoding = always,
 ) -> Iterator[DecodedChunk]:
     """Decodes the objects of a block in chunks."""
     block = block.fetch() if isinstance(block, Span) else block
@@ -79,17 +52,17 @@ def decoded(
     start = 0
     while start < len(texts):
         end = min(bisect_left(before, before[start] + CHUNK_BYTES), start + CHUNK_RECORDS)
-        yield _decoded(block.source, texts[start:end], numbers[start:end], loads)
+        yield _decoded(block.source, texts[start:end], numbers[start:end], decoding)
         start = end
 
 
 def _decoded(
-    source: str, texts: Sequence[bytes], numbers: Sequence[int], loads: Loads
+    source: str, texts: Sequence[bytes], numbers: Sequence[int], decoding: Decoding
 ) -> DecodedChunk:
     if len(texts[-1]) > _LARGE:
         bytearray(_OBJECTS * len(texts[-1]))  # a MemoryError, where orjson would crash
     try:
-        values = loads(texts)
+        values, _ = decoding(texts, partial(_load, texts))
     except orjson.JSONDecodeError:
         return DecodedChunk(list(_line_by_line(source, texts, numbers)))
     lines = zip(values, numbers, texts, strict=True)
@@ -98,6 +71,10 @@ def _decoded(
         for value, number, text in lines
     ]
     return DecodedChunk(items, keys_in_common(values))
+
+
+def _load(texts: Sequence[bytes]) -> Made:
+    return list(map(orjson.loads, texts)), _OBJECTS * sum(map(len, texts))
 
 
 def _line_by_line(

@@ -22,11 +22,19 @@ from grpo_cli.records.choose.grouping import (
 from grpo_cli.records.choose.where import Condition, Missing, Path, hashable, look_up, spelled
 from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.formats.unipo import header_of, with_header
-from grpo_cli.records.objects import Loads, decode, decoded, load_lines
+from grpo_cli.records.objects import decode, decoded
 from grpo_cli.records.open.blocks import Block, Range, Source, Span, cut, first_line, ranges, spans
 from grpo_cli.records.open.remote import is_remote
 from grpo_cli.records.open.streams import BLOCK, is_whole
-from grpo_cli.records.record import DecodedChunk, Raw, in_chunks, one_by_one, only_element
+from grpo_cli.records.record import (
+    DecodedChunk,
+    Decoding,
+    Raw,
+    always,
+    in_chunks,
+    one_by_one,
+    only_element,
+)
 from grpo_cli.records.tables import pieces as tables
 from grpo_cli.records.tables.files import Rows
 from grpo_cli.records.translate import Mapped, Notices, format_of, translated, worth_a_look
@@ -50,7 +58,7 @@ class Reading:
         group: the id of the only group that is read.
         batch: the fields that say which batch a record belongs to, where ``--batch`` names some.
         unpack: bytes that a packed file may unpack to; None: by its size.
-        loads: decodes lines.
+        decoding: decodes lines, and parts of binary files.
     """
 
     format: str | None = None
@@ -61,7 +69,7 @@ class Reading:
     group: str | None = None
     batch: tuple[Path, ...] = ()
     unpack: int | None = field(default=None, compare=False)
-    loads: Loads = field(default=load_lines, compare=False)
+    decoding: Decoding = field(default=always, compare=False)
 
     @property
     def selects(self) -> bool:
@@ -106,7 +114,7 @@ class Reading:
         """The records of a piece; an error in the place of one that cannot be read."""
         if self != PLAIN or isinstance(piece, Rows):
             return in_chunks(self._chosen(piece, notices))
-        return self._canonical(decoded(piece, None, self.loads), notices)
+        return self._canonical(decoded(piece, None, self.decoding), notices)
 
     def _canonical(
         self, chunks: Iterable[DecodedChunk], notices: Notices
@@ -125,13 +133,13 @@ class Reading:
     def _chosen(self, piece: Piece, notices: Notices) -> Items:
         if self.grouping is not None and isinstance(piece, Block) and piece.groups is not None:
             groups = split_block(
-                piece, lambda one: self._read(decoded(one, None, self.loads), notices)
+                piece, lambda one: self._read(decoded(one, None, self.decoding), notices)
             )
             return self._selected(merge_groups(groups, self.grouping, piece.source))
         if isinstance(piece, Rows):
-            return self.made_of(tables.decoded(piece), piece.source, notices)
+            return self.made_of(tables.decoded(piece, self.decoding), piece.source, notices)
         by_text = bool(self.where) or (self.record is not None and self.grouping is None)
-        chunks = decoded(piece, self._is_wanted if by_text else None, self.loads)
+        chunks = decoded(piece, self._is_wanted if by_text else None, self.decoding)
         return self.made_of(chunks, piece.source, notices)
 
     def made_of(self, chunks: Iterable[DecodedChunk], source: str, notices: Notices) -> Items:

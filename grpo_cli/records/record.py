@@ -349,6 +349,41 @@ def one_by_one(decoded: Iterable[DecodedChunk]) -> Iterator[Raw | InputError]:
     return chain.from_iterable(chunk.items for chunk in decoded)
 
 
+Made = tuple[Any, int]
+"""What was decoded, and about how many bytes of memory it takes."""
+Decoding = Callable[[object, Callable[[], Made]], Made]
+"""Content, which can be compared, and what decodes it → what was decoded."""
+
+_AHEAD = 1 << 25
+"""Bytes of memory that is decoded of one of two files ahead of the other."""
+
+
+def always(_: object, decode: Callable[[], Made]) -> Made:
+    """Decodes content."""
+    return decode()
+
+
+def once() -> tuple[Decoding, Decoding]:
+    """Decode what two files have, content that is equal in both only once."""
+    known: list[tuple[object, Made]] = []
+
+    def first(content: object, decode: Callable[[], Made]) -> Made:
+        made = decode()
+        known.append((content, made))
+        while sum([size for _, (_, size) in known]) > _AHEAD:
+            del known[0]
+        return made
+
+    def second(content: object, decode: Callable[[], Made]) -> Made:
+        while known:
+            before, made = known.pop(0)
+            if before == content:
+                return made
+        return decode()
+
+    return first, second
+
+
 def keys_in_common(values: Sequence[Any]) -> tuple[str, ...] | None:
     """The keys of objects, where they are the same, in the same order, and none is null."""
     if set(map(type, values)) != {dict}:

@@ -7,14 +7,18 @@ import gzip
 import json
 import math
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import answer, run
 from files import each
 from trended import SAMPLES, write
+
+from grpo_cli.records import Raw
 
 Record = dict[str, Any]
 Records = list[Record]
@@ -214,3 +218,52 @@ def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
         write_run(tmp_path / name, RUN)
     result = run("diff", tmp_path / "a", tmp_path / "b")
     assert (result.exit_code, "both have step 0, so these are 2 runs" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "npz"])
+def test_binary_files_are_compared_whichever_of_them_are_equal(kind: str, tmp_path: Path) -> None:
+    """Of files with the same bytes one is decoded; a number of another file still differs."""
+    numbers = np.random.default_rng(1).uniform(-2.0, -0.1, (4, 600, 3, 2))
+    runs = {"same": numbers, "other": numbers.copy()}
+    runs["other"][2, 599, 1, 1] -= 0.5
+    for run_name, every in {"one": numbers, **runs}.items():
+        for step, rows in enumerate(every):
+            write_table(tmp_path / run_name / f"step_{step}.{kind}", rows, [step] * len(rows))
+    found = {
+        name: answer("diff", tmp_path / "one", tmp_path / name, "--tolerance=0") for name in runs
+    }
+    (first,) = [one for one in found["other"]["partings"] if one["column"] == "log_probs_new"]
+    assert found["same"]["ok"]
+    assert found["same"]["tokens"] == (24 if kind == "npz" else numbers.size)
+    assert found["other"]["agreed_until"] == 1
+    assert [first[name] for name in ("step", "response", "token")] == [2, 1, 1]
+    assert first["difference"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("kept", [0, 15_000, 30_000])
+def test_rows_are_compared_however_many_are_kept(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[Raw.__module__], "_AHEAD", kept)
+    numbers = np.random.default_rng(2).uniform(-2.0, -0.1, (2_000, 3, 2))
+    steps = np.repeat(np.arange(5), [100, 1_000, 300, 300, 300])
+    for name in "ab":
+        write_table(tmp_path / f"{name}.parquet", numbers, steps.tolist())
+    found = answer("diff", tmp_path / "a.parquet", tmp_path / "b.parquet", "--tolerance=0")
+    assert found["ok"]
+    assert (found["steps"], found["tokens"]) == (5, numbers.size)
+
+
+def write_table(path: Path, rows: Any, steps: list[int]) -> None:
+    """Writes records [M, R, T] and their steps; an npz file has the last of them alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".npz":
+        np.savez(path, log_probs_new=rows[-1], rewards=np.arange(3.0), step=steps[-1])
+        return
+    pa, pq = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    table = pa.table({"log_probs_new": rows.tolist(), "step": steps})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=3_000)
+        return
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table, max_chunksize=300)

@@ -108,6 +108,8 @@ def tensor(
 def test_a_tensor_is_read(tmp_path: Path) -> None:
     (found,) = read(tensor(tmp_path / "a.pt", 0, (2, 2), (2, 1)))
     assert found["log_probs_new"] == [[-1.0, -1.0], [-1.0, -1.0]]
+    (found,) = read(tensor(tmp_path / "b.pt", 9, (2, 0), (1, 1)))  # a slice beyond the end
+    assert found["log_probs_new"] == [[], []]
 
 
 @pytest.mark.more

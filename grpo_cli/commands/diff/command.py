@@ -30,8 +30,8 @@ from grpo_cli.engine import Reader
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Source
 from grpo_cli.records.choose.where import read_path
-from grpo_cli.records.objects import loading_once
 from grpo_cli.records.open.folders import files as expanded
+from grpo_cli.records.record import once
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import column, print_fitting
 from grpo_cli.terminal.messages import failures
@@ -105,8 +105,8 @@ def diff_runs(
     step_source = StepSource(None if step is None else read_path(step, "--step"))
     alone = step is None and all(len(one) == 1 and Path(one[0]).is_file() for one in places)
     first, second = (
-        Reader(one, replace(reading, loads=loads), skip=skip)
-        for one, loads in zip(places, loading_once(), strict=True)
+        Reader(one, replace(reading, decoding=decoding), skip=skip)
+        for one, decoding in zip(places, once(), strict=True)
     )
     if alone and not (_has_steps(first) or _has_steps(second)):
         step_source = StepSource(files=dict.fromkeys(chain(*places), 0))

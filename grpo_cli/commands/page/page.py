@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.show.picture import Picture, flowing, words_of
-from grpo_cli.engine.rows.rows import all_columns, rows
+from grpo_cli.engine.rows.fields import counted_words
+from grpo_cli.engine.rows.rows import rows
 from grpo_cli.engine.rows.source import Source, bounds, differences_of
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL
@@ -146,10 +147,6 @@ def blocks(
     source, batch = Source(records, breakdown), breakdown.batch
     wholes = rows(source, "record", chosen=_OF_RECORD)
     inner, columns = rows(source, "response", chosen=_OF_RESPONSE), [*_columns(breakdown)]
-    named = all(one.tokens is not None for one in records)
-    tokens_of = all_columns(
-        source, "token", ("token",) if named else ("token", "token_id", "position")
-    )
     ends = bounds(batch.responses)
     for texts_of, at, chosen in drawn:
         every, first = inner[at]["responses"], int(batch.records.starts[at])
@@ -159,11 +156,14 @@ def blocks(
         if tokens.stop - tokens.start != responses.total:  # another group's are between them
             tokens = responses.spread(batch.responses.starts[places]) + responses.positions
         record = records[at]
-        lacking = {"token": record.tokens is None, "token_id": record.token_ids is None}
-        known = {name: of.values for name, of in tokens_of.items() if not lacking.get(name)}
-        cuts = [slice(ends[one], ends[one + 1]) for one in places.tolist()]
+        positions = [source.positions[ends[one] : ends[one + 1]] for one in places.tolist()]
+        ids = record.token_ids
+        given, name = (ids, "token_id") if record.tokens is None else (record.tokens, "token")
         words, codes, named = words_of(
-            [{name: of[cut] for name, of in known.items()} for cut in cuts]
+            [
+                {"position": own} if given is None else {name: counted_words(given[one], own)}
+                for one, own in zip(chosen, positions, strict=True)
+            ]
         )
         own = {name: of[tokens] + 0.0 for name, of, has in columns if has[at]}
         clip, ends_of_clip = breakdown.clip[tokens], clip_range(breakdown, at)
@@ -187,7 +187,7 @@ def blocks(
             "kl_coefficient": coefficient,
             "on_policy": batch.log_probs_old is batch.log_probs_new,
             "named": named,
-            "by_ids": not named and "token_id" in known,
+            "by_ids": not named and ids is not None,
             "words": words,
             "columns": dict(zip(("clip", "place", *own), letters, strict=True)),
         }

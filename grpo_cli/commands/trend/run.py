@@ -37,6 +37,7 @@ from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.grouping import FILE
 from grpo_cli.records.formats.texts import NoLogProbsError
+from grpo_cli.records.record import Texts
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
@@ -46,6 +47,8 @@ _MOST = 256
 
 _MOST_KEPT = 24_000_000
 """Bytes of records that are kept for a page."""
+_TEXT, _IN_TABLE, _IDS = 100, 32, 40
+"""Of them, those of a token with its text as an object, with one in an Arrow column, with an id."""
 
 Used = Chunk | NoLogProbsError
 """Records that were evaluated together, or one of rewards alone."""
@@ -250,11 +253,14 @@ class RunSums(Accumulator[Evaluated]):
 
 
 def _bytes_of(used: Used) -> int:
-    """About how many bytes of memory records take: their columns, and the text of tokens."""
+    """About how many bytes of memory records take: their columns, and the texts of tokens."""
     if isinstance(used, NoLogProbsError):
         return 200 * len(used.signal.rewards)
-    has_text = used.records[0].tokens is not None
-    return used.batch.responses.total * (100 if has_text else 40)
+    words = used.records[0].tokens
+    in_table = words is not None and isinstance(next(iter(words), None), Texts)
+    return used.batch.responses.total * (
+        _IN_TABLE if in_table else _IDS if words is None else _TEXT
+    )
 
 
 @dataclass

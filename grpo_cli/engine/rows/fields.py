@@ -6,13 +6,13 @@ R responses, M records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64, Segments
+from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.engine.rows.source import (
     LEVELS,
     SIZED,
@@ -33,6 +33,7 @@ from grpo_cli.engine.rows.source import (
 from grpo_cli.engine.rows.source import Level as Level
 from grpo_cli.errors import nearest
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
+from grpo_cli.records.record import listed
 
 Read = Callable[[Source], list[Any]]
 
@@ -332,12 +333,21 @@ def _written(name: str) -> Callable[[Source], list[Any] | None]:
             for place in range(len(record.widths)):
                 begin, end = next(cuts)
                 row = [None] * record.widths[place] if rows is None else rows[place]
-                if len(row) != end - begin:  # masked tokens are left out
-                    row = [row[position] for position in source.positions[begin:end].tolist()]
-                values += row
+                values += counted_words(row, source.positions[begin:end])
         return values
 
     return read
+
+
+def counted_words(row: Sequence[Any], positions: I64) -> Sequence[Any]:
+    """A response's token strings or ids, those of masked tokens left out.
+
+    Args:
+        row: as written.
+        positions: of the tokens that count.
+    """
+    words = listed(row)
+    return words if len(words) == len(positions) else [words[at] for at in positions.tolist()]
 
 
 def _token_kl(source: Source) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, STREAMED, VALUE, Budget
-from grpo_cli.records.record import DecodedChunk
+from grpo_cli.records.record import DecodedChunk, Decoding, Made
 from grpo_cli.records.tables.cells import rows
 from grpo_cli.records.tables.files import Rows, check_end, damage, mapped, package, parquet_file
 
@@ -64,12 +65,12 @@ def _counts(pa: Any, path: str, kind: str, budget: Budget) -> list[int]:
     return [batch.num_rows for batch in _batches(pa, path, kind, None)]
 
 
-def decoded(piece: Rows) -> Iterator[DecodedChunk]:
+def decoded(piece: Rows, decoding: Decoding) -> Iterator[DecodedChunk]:
     """The rows of a part of a file."""
     pa = package()
     first = piece.first
     with damage(pa, piece.source):
-        for batch in _some_rows(pa, piece):
+        for batch in _each_once(pa, piece, decoding):
             for at, column in enumerate(batch.columns):
                 check_values(pa, column, piece.budget)
                 if pa.types.is_dictionary(column.type):  # its size is then what it takes
@@ -88,6 +89,20 @@ def _batches(pa: Any, path: str, kind: str, parts: Sequence[int] | None) -> Iter
         file = pa.ipc.open_file(stream)
         for number in range(file.num_record_batches) if parts is None else parts:
             yield file.get_batch(number)
+
+
+def _each_once(pa: Any, piece: Rows, decoding: Decoding) -> Iterator[Any]:
+    """The rows of a piece as ``_some_rows`` has them."""
+    rows = enumerate(_some_rows(pa, piece))
+
+    def decode(number: int) -> Made:
+        batch = next((batch for at, batch in rows if at == number), None)
+        return batch, 0 if batch is None else batch.nbytes
+
+    number = 0
+    while (batch := decoding(piece.content(number), partial(decode, number))[0]) is not None:
+        yield batch
+        number += 1
 
 
 def _some_rows(pa: Any, piece: Rows) -> Iterator[Any]:

@@ -6,6 +6,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from filecmp import cmp
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,6 +17,17 @@ from grpo_cli.records.open.streams import opened, version_of
 
 WHOLE = ("npz", "torch")
 """Kinds of files that are one record."""
+
+
+class _Bytes(str):
+    """A path, equal to those of files that have the same bytes."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Bytes):
+            return False
+        return str(self) == str(other) or cmp(str(self), str(other), shallow=False)
 
 
 class Rows(NamedTuple):
@@ -43,6 +55,11 @@ class Rows(NamedTuple):
     def budget(self) -> Budget:
         """What the file may unpack to."""
         return Budget.of(self.path, self.most)
+
+    def content(self, number: int = 0) -> tuple[object, ...]:
+        """What is read of it with so many others before, to be compared with other files'."""
+        path = self.path if isinstance(self.path, Address) else _Bytes(self.path)
+        return self.kind, self.part, number, path
 
     @property
     def line(self) -> int:

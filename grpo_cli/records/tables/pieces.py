@@ -22,7 +22,7 @@ from grpo_cli.records.formats import candidates
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, VALUE, Budget
 from grpo_cli.records.open.streams import opened, version_of
-from grpo_cli.records.record import DecodedChunk, Raw
+from grpo_cli.records.record import DecodedChunk, Decoding, Made, Raw, always
 from grpo_cli.records.tables.files import WHOLE, Rows, check_zip, damage_of
 
 _KINDS = (
@@ -46,30 +46,25 @@ _OBJECTS = (
 )
 
 
-def decoded(piece: Rows) -> Iterator[DecodedChunk]:
+def decoded(piece: Rows, decoding: Decoding = always) -> Iterator[DecodedChunk]:
     """The rows of a piece as records; an unreadable one is replaced by its error."""
     try:
         if piece.kind in WHOLE:
-            yield DecodedChunk([_only_record(piece)])
+            yield DecodedChunk([_only_record(piece, decoding)])
         else:
             from grpo_cli.records.tables import arrow
 
-            yield from arrow.decoded(piece)
+            yield from arrow.decoded(piece, decoding)
     except InputError as error:
         error.source = error.source or piece.source
         yield DecodedChunk([error])
 
 
-def _only_record(piece: Rows) -> Raw:
+def _only_record(piece: Rows, decoding: Decoding = always) -> Raw:
     """The record that a file is."""
-    path, kind, budget = piece.path, piece.kind, piece.budget
+    path, kind = piece.path, piece.kind
     try:
-        if kind == "torch":
-            from grpo_cli.records.tables import torch_file
-
-            value, size = torch_file.load(path, budget)
-        else:
-            value, size = _arrays(_npz(path, budget), budget)
+        value, size = decoding(piece.content(), partial(_load, piece))
     except _DAMAGE as error:
         if kind == "npz" and "allow_pickle" in str(error):
             raise InputError(_OBJECTS) from None
@@ -78,6 +73,14 @@ def _only_record(piece: Rows) -> Raw:
     made = Raw(value, piece.source, None, "", size, partial(_value_of, piece), arrays=True)
     known = candidates(tuple(value)) if isinstance(value, dict) else ()
     return made if kind != "torch" or any(one.arrays for one in known) else made.with_lists()
+
+
+def _load(piece: Rows) -> Made:
+    if piece.kind == "torch":
+        from grpo_cli.records.tables import torch_file
+
+        return torch_file.load(piece.path, piece.budget)
+    return _arrays(_npz(piece.path, piece.budget), piece.budget)
 
 
 def _value_of(piece: Rows) -> Any:

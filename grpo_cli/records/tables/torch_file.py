@@ -17,6 +17,7 @@ from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.budget import VALUE, Budget
@@ -24,7 +25,7 @@ from grpo_cli.records.open.streams import opened
 from grpo_cli.records.places import as_float
 from grpo_cli.records.tables.files import check_zip
 
-_STORAGES = {"Double": "<f8", "Float": "<f4", "Half": "<f2", "BFloat16": "bf16", "Bool": "?"}
+_STORAGES = {"Double": "<f8", "Float": "<f4", "Half": "<f2", "BFloat16": "<u2", "Bool": "?"}
 _STORAGES |= {"Long": "<i8", "Int": "<i4", "Short": "<i2", "Char": "i1", "Byte": "u1"}
 _PLAIN_CODES = re.compile(
     rb"(?:[().012NQRabdelostu}\]\x81\x85-\x89\x8f-\x94\x97\x98]|[Khq\x80\x82].|M..|\x83.."
@@ -53,19 +54,24 @@ class _Storage(NamedTuple):
     dtype: str
 
 
-class _Tensor(NamedTuple):
-    """A tensor that is taken out of its storage when everything is read."""
-
-    storage: _Storage
-    offset: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+_HALVES = np.dtype("<u2")
+"""What numbers in bfloat16 are read as: the upper half of a float32's bits."""
 
 
-def _rebuilt(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
+def _rebuilt(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> NDArray[Any]:
+    """A tensor as a view of its storage."""
     if not isinstance(storage, _Storage):
         raise ValueError("a tensor without its numbers")
-    return _Tensor(storage, int(offset), tuple(map(int, size)), tuple(map(int, stride)))
+    kind, size = np.dtype(storage.dtype), tuple(map(int, size))
+    first, *steps = (kind.itemsize * int(step) for step in (offset, *stride))
+    if len(size) != len(steps) or min((first, *size, *steps)) < 0:
+        raise ValueError("a tensor with an impossible shape")
+    if 0 in size:  # also where it begins beyond the end
+        return np.zeros(size)
+    try:
+        return np.ndarray(size, kind, storage.data, first, steps)
+    except (ValueError, OverflowError):
+        raise ValueError("a tensor that is larger than its data") from None
 
 
 _NAMES: Mapping[tuple[str, str], Callable[..., Any] | _Kind] = {
@@ -157,10 +163,11 @@ class _Plain:
     def of(self, value: Any) -> Any:
         """A value, and everything in it."""
         self._take(1)
-        if isinstance(value, _Tensor):
-            self._take(sum(accumulate(value.size, mul)))
-            array = _array(value)
-            return array if len(value.size) == 1 else array.tolist()
+        if isinstance(value, np.ndarray):
+            self._take(sum(accumulate(value.shape, mul)))
+            if value.dtype == _HALVES:
+                value = (value.astype(np.uint32) << 16).view(np.float32)
+            return value if value.ndim == 1 else value.tolist()
         if isinstance(value, dict):
             return {str(key): self.of(one) for key, one in value.items()}
         if isinstance(value, list | tuple | set):
@@ -175,19 +182,3 @@ class _Plain:
         self._count += count
         if self._count > self._most:
             self._budget.check(self._count, "values", VALUE, ahead=16)
-
-
-def _array(tensor: _Tensor) -> Any:
-    storage, offset, size, stride = tensor
-    kind = "<u2" if storage.dtype == "bf16" else storage.dtype
-    flat = np.frombuffer(storage.data, dtype=kind)
-    if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
-        raise ValueError("a tensor with an impossible shape")
-    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    if 0 in size:
-        return np.zeros(size)
-    if last >= len(flat):
-        raise ValueError("a tensor that is larger than its data")
-    steps = [step * flat.itemsize for step in stride]
-    array = np.lib.stride_tricks.as_strided(flat[offset:], size, steps, writeable=False)
-    return (array.astype(np.uint32) << 16).view(np.float32) if storage.dtype == "bf16" else array
