@@ -69,13 +69,14 @@ def _pack_all(objects: Objects) -> Packed:
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
     widths = list(map(len, _rows(objects, key, counts)))
+    mask = _mask(objects, names.get("mask"), counts, widths)
     columns: dict[str, F64] = {}
     for name in (name for name in PLAIN_COLUMNS if name in names):
         own = names[name]  # the engine's policy may stand for another as well
         same = (one for one in columns if all(each[own] is each[names[one]] for each in objects))
         known = next(same, None)
         if known is None:
-            columns[name] = _numbers(_flat(objects, own, counts, widths))
+            columns[name] = _numbers(_flat(objects, own, counts, widths), mask)
         else:
             columns[name] = columns[known].view()  # one and the same would be a missing column
     _check_words(objects, names, counts, widths)
@@ -83,7 +84,7 @@ def _pack_all(objects: Objects) -> Packed:
     if "advantages" in names:
         if type(objects[0][names["advantages"]][0]) in (list, np.ndarray):
             flat = _flat(objects, names["advantages"], counts, widths)
-            columns["token_advantages"] = _numbers(flat)
+            columns["token_advantages"] = _numbers(flat, mask)
         else:
             scores["advantages"] = names["advantages"]
     groups, group_count = _groups(objects, names, counts)
@@ -92,7 +93,7 @@ def _pack_all(objects: Objects) -> Packed:
         counts=integers(counts),
         widths=integers(widths),
         columns=columns,
-        mask=_mask(objects, names.get("mask"), counts, widths),
+        mask=mask,
         scores={name: _scores(objects, own, counts) for name, own in scores.items()},
         groups=groups,
         group_count=group_count,
@@ -153,10 +154,10 @@ def _flat(objects: Objects, key: str, counts: list[int], widths: list[int]) -> F
     return np.concatenate(rows) if kinds == {np.ndarray} else reduce(iconcat, rows, [])
 
 
-def _numbers(flat: Flat) -> F64:
-    """A list, or an array, as floats, without booleans."""
+def _numbers(flat: Flat, mask: Mask | None = None) -> F64:
+    """A list, or an array, as floats; booleans only where the mask leaves them out."""
     if not isinstance(flat, np.ndarray):
-        return pack_floats(flat)
+        return pack_floats(flat, mask)
     if flat.dtype.kind not in "fiu":
         raise Unusual
     return flat.astype(np.float64, copy=False)
