@@ -267,9 +267,8 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
     for raw, count in zip(raws, packed.counts.tolist(), strict=True):
         value, own = raw.value, [*islice(widths, count)]
         header = Record(raw.source, raw.line, raw.prefix, record_id(value), own, {}, 2, names)
-        for name, key in words:  # texts of tables stay in their column until one is asked for
-            as_it_is = name == "tokens" or not raw.arrays
-            setattr(header, name, value[key] if as_it_is else listed(value[key]))
+        for name, key in words:  # those of tables stay in their column until one is asked for
+            setattr(header, name, value[key])
         if "group_ids" in names:
             ids = value[names["group_ids"]]
             header.group_labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
@@ -313,6 +312,7 @@ def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:
         own, numbers = slice(row, end), slice(8 * token, 8 * last)
         made.columns = {name: data[numbers] for name, data in columns.items()}
         made.unknown, made.hyperparameters = fields.unknown, settings
+        made.token_ids = listed(made.token_ids)
         groups = (packed.groups[own] - packed.groups[row]).tolist()
         made.groups = groups if any(groups) else None
         for name, values in scores.items():

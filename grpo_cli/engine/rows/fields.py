@@ -33,6 +33,7 @@ from grpo_cli.engine.rows.source import (
 from grpo_cli.engine.rows.source import Level as Level
 from grpo_cli.errors import nearest
 from grpo_cli.objective.terms import ENTROPY, KL, POLICY, Term
+from grpo_cli.records.record import listed
 
 Read = Callable[[Source], list[Any]]
 
@@ -334,7 +335,7 @@ def _written(name: str) -> Callable[[Source], list[Any] | None]:
                 row = [None] * record.widths[place] if rows is None else rows[place]
                 if len(row) != end - begin:  # masked tokens are left out
                     row = [row[position] for position in source.positions[begin:end].tolist()]
-                values += row
+                values += listed(row)
         return values
 
     return read
