@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -71,6 +70,8 @@ class BatchStatistics:
         read = sorted((repr(key), sums.moments.read()) for key, sums in self.batches.items())
         if len(read) == 1:
             return f"{read[0][1]}"
+        import hashlib  # slow to import, and rarely needed
+
         return hashlib.sha256(repr(read).encode()).hexdigest()[:16]
 
 

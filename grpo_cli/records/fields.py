@@ -121,9 +121,11 @@ def logged_metrics(record: Mapping[str, object]) -> tuple[str, ...]:
     if METRICS.isdisjoint(record):
         return ()
     found = [key for key in METRICS & record.keys() if type(record[key]) in (int, float)]
+    if not found:
+        return ()
     policies: Any = (one for key, one in record.items() if _CANONICAL.get(key, key) in _POLICIES)
     nested = any(is_list(one) and len(one) > 0 and is_list(one[0]) for one in policies)
-    return tuple(sorted(found)) if found and nested else ()
+    return tuple(sorted(found)) if nested else ()
 
 
 @lru_cache(maxsize=1024)
@@ -167,6 +169,7 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
     )
 
 
+@lru_cache(maxsize=1024)
 @lru_cache(maxsize=1024)
 def fields_of(keys: tuple[str, ...]) -> Fields | None:
     """The meaning of keys where no value is null; None where they contradict each other."""

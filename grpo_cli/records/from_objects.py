@@ -69,13 +69,14 @@ def _pack_all(objects: Objects) -> Packed:
     key = names["log_probs_new"]
     counts = [len(one[key]) for one in objects]
     widths = list(map(len, _rows(objects, key, counts)))
+    mask = _mask(objects, names.get("mask"), counts, widths)
     columns: dict[str, F64] = {}
     for name in (name for name in PLAIN_COLUMNS if name in names):
         own = names[name]  # the engine's policy may stand for another as well
         same = (one for one in columns if all(each[own] is each[names[one]] for each in objects))
         known = next(same, None)
         if known is None:
-            columns[name] = _numbers(_flat(objects, own, counts, widths))
+            columns[name] = _numbers(_flat(objects, own, counts, widths), mask)
         else:
             columns[name] = columns[known].view()  # one and the same would be a missing column
     _check_words(objects, names, counts, widths)
@@ -83,7 +84,7 @@ def _pack_all(objects: Objects) -> Packed:
     if "advantages" in names:
         if type(objects[0][names["advantages"]][0]) in (list, np.ndarray):
             flat = _flat(objects, names["advantages"], counts, widths)
-            columns["token_advantages"] = _numbers(flat)
+            columns["token_advantages"] = _numbers(flat, mask)
         else:
             scores["advantages"] = names["advantages"]
     groups, group_count = _groups(objects, names, counts)
@@ -92,7 +93,7 @@ def _pack_all(objects: Objects) -> Packed:
         counts=integers(counts),
         widths=integers(widths),
         columns=columns,
-        mask=_mask(objects, names.get("mask"), counts, widths),
+        mask=mask,
         scores={name: _scores(objects, own, counts) for name, own in scores.items()},
         groups=groups,
         group_count=group_count,
@@ -153,10 +154,10 @@ def _flat(objects: Objects, key: str, counts: list[int], widths: list[int]) -> F
     return np.concatenate(rows) if kinds == {np.ndarray} else reduce(iconcat, rows, [])
 
 
-def _numbers(flat: Flat) -> F64:
-    """A list, or an array, as floats, without booleans."""
+def _numbers(flat: Flat, mask: Mask | None = None) -> F64:
+    """A list, or an array, as floats; booleans only where the mask leaves them out."""
     if not isinstance(flat, np.ndarray):
-        return pack_floats(flat)
+        return pack_floats(flat, mask)
     if flat.dtype.kind not in "fiu":
         raise Unusual
     return flat.astype(np.float64, copy=False)
@@ -266,9 +267,8 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
     for raw, count in zip(raws, packed.counts.tolist(), strict=True):
         value, own = raw.value, [*islice(widths, count)]
         header = Record(raw.source, raw.line, raw.prefix, record_id(value), own, {}, 2, names)
-        for name, key in words:  # texts of tables stay in their column until one is asked for
-            as_it_is = name == "tokens" or not raw.arrays
-            setattr(header, name, value[key] if as_it_is else listed(value[key]))
+        for name, key in words:  # those of tables stay in their column until one is asked for
+            setattr(header, name, value[key])
         if "group_ids" in names:
             ids = value[names["group_ids"]]
             header.group_labels = list(dict.fromkeys(ids)) if isinstance(ids, list) else [ids]
@@ -312,6 +312,7 @@ def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:
         own, numbers = slice(row, end), slice(8 * token, 8 * last)
         made.columns = {name: data[numbers] for name, data in columns.items()}
         made.unknown, made.hyperparameters = fields.unknown, settings
+        made.token_ids = listed(made.token_ids)
         groups = (packed.groups[own] - packed.groups[row]).tolist()
         made.groups = groups if any(groups) else None
         for name, values in scores.items():

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -302,24 +301,28 @@ def integers(values: Any) -> I64:
     return np.fromiter(values, dtype=np.int64)
 
 
-def pack_floats(flat: Sequence[Any]) -> F64:
+def pack_floats(flat: Sequence[Any], mask: Mask | None = None) -> F64:
     """Numbers as an array, without a Python loop.
+
+    Args:
+        mask: [N] which of them count; those that do not may be booleans. None: all count.
 
     Raises:
         Unusual: where one of them is a boolean.
         struct.error, OverflowError: where one is no number, or beyond all floats.
     """
     numbers = np.frombuffer(struct.pack(f"{len(flat)}d", *flat))
-    refuse_booleans(numbers, flat)
+    refuse_booleans(numbers, flat, mask)
     return numbers
 
 
-def refuse_booleans(numbers: NDArray[Any], flat: Sequence[Any]) -> None:
-    """Raises ``Unusual`` where one of the values that were packed as numbers is a boolean."""
+def refuse_booleans(numbers: NDArray[Any], flat: Sequence[Any], mask: Mask | None = None) -> None:
+    """Raises ``Unusual`` where a value that counts, packed as a number, is a boolean."""
     if not len(numbers) or numbers.max() < 0:
         return
-    found = np.flatnonzero((numbers == 0) | (numbers == 1)).tolist()
-    if found and bool in {*map(type, itemgetter(0, *found)(flat))}:
+    may_be = (numbers == 0) | (numbers == 1)
+    found = np.flatnonzero(may_be if mask is None else may_be & mask).tolist()
+    if bool in {type(flat[at]) for at in found}:
         raise Unusual
 
 

@@ -28,15 +28,20 @@ def translated(
     raws: Sequence[Raw | InputError], insisted: str | None, mapped: Mapped, notices: Notices
 ) -> Iterator[Raw | InputError]:
     """The records of objects in any format; canonical ones pass as they are."""
-    for raw, made in zip(raws, _read_together(raws, insisted), strict=True):
+    common, each = _read_together(raws, insisted)
+    for raw in raws:
         if isinstance(raw, InputError) or type(raw.value) is not dict:
             yield raw
             continue
-        if insisted is None and not mapped and not worth_a_look([raw], notices):
+        if common is not None:
+            _note_masks(raw, notices)
+        elif insisted is None and not mapped and not worth_a_look([raw], notices):
             yield raw
             continue
-        try:
-            yield from _translate(raw, insisted, mapped, notices, made)
+        try:  # the records have no name here, so that nothing keeps those that were dropped
+            yield from _translate(
+                raw, insisted, mapped, notices, common, each.pop(0) if each else ()
+            )
         except InputError as error:
             error.source, error.line = raw.source, raw.line
             error.path = (raw.prefix + error.path).rstrip(".")
@@ -45,21 +50,23 @@ def translated(
 
 def _read_together(
     raws: Sequence[Raw | InputError], insisted: str | None
-) -> Sequence[Sequence[Translated]]:
-    """The records of each object of a format that reads many at once.
+) -> tuple[Format | None, list[Sequence[Translated]]]:
+    """The format that all objects are of, and the records of each.
 
-    None of any object where one of them cannot be read, or is of another format.
+    None of any where one of them cannot be read, or they are of several formats.
     """
     values: list[Any] = [
         raw.value if isinstance(raw, Raw) and not raw.arrays else None for raw in raws
     ]
     if {*map(type, values)} == {dict}:
         chosen = format_of(values[0], insisted)
-        if chosen is not None and chosen.together is not None:
+        if chosen is not None:
             with suppress(InputError, *_WRONG):
                 if all(format_of(value, insisted) is chosen for value in values):
-                    return [(one,) for one in chosen.together(values)]
-    return [()] * len(raws)
+                    if chosen.together is not None:
+                        return chosen, [(one,) for one in chosen.together(values)]
+                    return chosen, [(*chosen.read(value),) for value in values]
+    return None, []
 
 
 def worth_a_look(raws: Sequence[Raw], notices: Notices) -> bool:
@@ -67,11 +74,15 @@ def worth_a_look(raws: Sequence[Raw], notices: Notices) -> bool:
 
     The keys say so, but for a format that one common key may be of, which looks at each object.
     """
-    first, (used, other) = raws[0], MASKS
-    if other in first.value and first.value.get(used) is not None:
-        notices.setdefault(f"{used} was used instead of {other}, which also exists", first.line)
-    known = candidates(tuple(first.value))
+    _note_masks(raws[0], notices)
+    known = candidates(tuple(raws[0].value))
     return any(one.rank < COMMON or any(one.fits(raw.value) for raw in raws) for one in known)
+
+
+def _note_masks(raw: Raw, notices: Notices) -> None:
+    used, other = MASKS
+    if other in raw.value and raw.value.get(used) is not None:
+        notices.setdefault(f"{used} was used instead of {other}, which also exists", raw.line)
 
 
 def format_of(value: dict[str, Any], insisted: str | None) -> Format | None:
@@ -89,10 +100,11 @@ def _translate(
     insisted: str | None,
     mapped: Mapped,
     notices: Notices,
+    chosen: Format | None = None,
     made: Sequence[Translated] = (),
 ) -> list[Raw]:
     value = raw.value
-    chosen = format_of(value, insisted)
+    chosen = chosen or format_of(value, insisted)
     if raw.arrays and (chosen is None or not chosen.arrays):
         value = raw.plain()
         chosen = format_of(value, insisted)

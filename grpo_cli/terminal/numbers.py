@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any
 
 import orjson
@@ -75,6 +74,8 @@ def cleaned(text: str) -> str:
 
 def markup(text: str) -> str:
     """Text for HTML and SVG: nothing in it is markup, or changes the direction of text."""
+    from html import escape  # slow to import, and rarely needed
+
     return escape(visible(text))
 
 

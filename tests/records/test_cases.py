@@ -252,6 +252,8 @@ def test_sample_level_numbers_are_logarithms():
 
 TESTS = Path(__file__).parents[1]
 GROUPED = {"uid": ["b", "a", "b"], "rewards": [1, 0.5, 0], "logps": [[-1.0], [], [-2.0, -3]]}
+MASKS = ("loss_mask", "mask")
+"""The first leaves out the same in both records of a pair, the second nothing in one of them."""
 MADE_UP = [
     GROUPED,
     GROUPED | {"uid": "b", "mask": [[1], [], [1, 0]], "step": 3, "id": "a", "note": 1},
@@ -260,6 +262,7 @@ MADE_UP = [
     GROUPED | {"advantages": [[1], [], [2, 0.5]], "old_logprob_x": [[-1.0], [], [-2.0, -3]]},
     GROUPED | {"beta": 0.1, "hyperparameters": {"epsilon": 0.3}, "roles": [["a"], [], ["a", "b"]]},
     GROUPED | {"rewards": [1e200, 0, 1]},
+    *(GROUPED | {key: [[1], [], [1, 0]], "logps": [[-1.0], [], [-2.0, False]]} for key in MASKS),
 ]
 
 

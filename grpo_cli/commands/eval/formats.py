@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import orjson
@@ -121,6 +120,8 @@ def _write_json(run: Run, printing: Printing, stream: BinaryIO) -> None:
     The totals are known last, so the records wait in a temporary file, which is in memory while
     it is small: memory stays flat whatever the input.
     """
+    from tempfile import SpooledTemporaryFile  # slow to import, and rarely needed
+
     separator = b""
     with SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
         for pieces in limited(run, printing.limit, lambda piece, _: (piece, 1)):

@@ -61,7 +61,7 @@ def print_help(context: Any, _parameter: Any, wanted: Any) -> None:
     context.exit()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DisplayOptions:
     """What every command shows on a terminal."""
 

@@ -39,14 +39,14 @@ VARIANT = option(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class VariantOption:
     """Which variant."""
 
     variant: Annotated[str | None, VARIANT] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StageOptions:
     """Changes to any variant: the stages replaced, the hyperparameters set."""
 
@@ -108,7 +108,7 @@ class StageOptions:
         return values
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ObjectiveOptions(StageOptions, VariantOption):
     """Which objective: a variant, the stages replaced, the hyperparameters set."""
 
@@ -132,7 +132,7 @@ class ObjectiveOptions(StageOptions, VariantOption):
         return replace(made, asked=self.variant is not None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OneBatchOptions(ObjectiveOptions):
     """Which objective, of a command that answers for one batch."""
 

@@ -77,7 +77,7 @@ def format_of(given: str | None, *, as_json: bool) -> str:
     return "json" if as_json else given or "table"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PageOptions:
     """The format of an answer that is complete when it is written, and where it goes."""
 

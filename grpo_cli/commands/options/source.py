@@ -50,7 +50,7 @@ Step = Annotated[
 RESPONSE = option("--response", "N", "Show only this response, by its number from 0.", min=0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SourceOptions:
     """In which format the files are, which of their rows are read, and which go together."""
 
@@ -132,7 +132,7 @@ class SourceOptions:
         return words + (["--group-anywhere"] if self.group_anywhere else [])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RecordOption:
     """Which record alone."""
 
@@ -150,7 +150,7 @@ ON_ERROR = option(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ErrorOptions:
     """Whether to stop at records that cannot be used."""
 
@@ -167,7 +167,7 @@ class ErrorOptions:
     ] = ERRORS_KEPT
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class WorkOptions:
     """Where the work is done."""
 
@@ -182,7 +182,7 @@ class WorkOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LoadingOptions(ErrorOptions, RecordOption, SourceOptions):
     """How the input is read by a command that answers for the data as a whole."""
 
@@ -197,7 +197,7 @@ class LoadingOptions(ErrorOptions, RecordOption, SourceOptions):
         return words + (["--on-error", "skip"] if self.on_error == "skip" else [])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ReadingOptions(ErrorOptions, SourceOptions, WorkOptions):
     """How the input is read."""
 

@@ -238,11 +238,7 @@ class ChunkSums:
         if breakdown is not None:
             self._measure_ratios(breakdown)
         if batch.log_probs_ref is not None and new is not None:
-            difference = new - batch.log_probs_ref
-            estimate, _ = k3(difference)
-            self._by_token("kl_k1", difference, "kl")
-            self._by_token("kl_k3", estimate)
-            self._find("kl", "tokens", estimate)
+            self._measure_kl(new - batch.log_probs_ref)
             others = batch.log_probs_ref != (new if old is None else old)
             self.sums.add_count("ref_not_old", self._units["tokens"].sum(others.astype(np.int64)))
         trainer = new if old is None else old
@@ -264,17 +260,25 @@ class ChunkSums:
         self.sums.add_count("moved", moved)
         self._find("ratio", "tokens", np.abs(breakdown.log_ratio), moved > 0)
 
+    def _measure_kl(self, difference: F64) -> None:
+        """The policy against the reference, with ``difference`` d = log π_θ − log π_ref."""
+        self._by_token("kl_k1", difference, "kl")
+        estimate, _ = k3(difference)
+        self._by_token("kl_k3", estimate)
+        self._find("kl", "tokens", estimate)
+
     def _measure_mismatch(self, difference: F64) -> None:
         """The trainer against the engine, with ``difference`` d = log π_trainer − log π_engine."""
-        size = np.abs(difference)
         excess = np.expm1(difference)  # w − 1: near 1 a sum of w would lose its digits
         self._by_token("mismatch_square_excess", excess * (excess + 2.0))
-        both = np.exp(size)
+        self._by_token("mismatch_excess", excess)
+        del excess  # a column of a large file is some MB
         if self._logged:
             self._by_token("inverse_excess", np.expm1(-difference))
         self._by_token("mismatch_d", difference, "mismatch")
-        for name, values in (("excess", excess), ("size", size), ("both", both)):
-            self._by_token(f"mismatch_{name}", values)
+        size = np.abs(difference)
+        self._by_token("mismatch_size", size)
+        self._by_token("mismatch_both", np.exp(size))
         self._distribute("mismatch", size)
         self._find("mismatch", "tokens", size)
 
@@ -372,8 +376,9 @@ class ChunkSums:
 
 def _hashed(values: F64) -> I64:
     """[N] a hash of each number, whose sum says which numbers a step or a response has."""
-    bits = values.view(np.int64) * _PRIME
-    found: I64 = (bits ^ (bits >> 29)) * _PRIME
+    found: I64 = values.view(np.int64) * _PRIME
+    found ^= found >> 29
+    found *= _PRIME
     return found
 
 

@@ -168,8 +168,11 @@ _PRIME, _BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)
 
 def _numbered(rows: list[Sequence[Any]]) -> NDArray[Any]:
     """A number for each token of all rows, which equal ones share: its id, or a hash."""
-    if {*map(type, rows)} == {Texts}:
+    kinds = {*map(type, rows)}
+    if kinds == {Texts}:
         return number_texts(rows)  # type: ignore[arg-type]
+    if kinds == {np.ndarray}:
+        return np.concatenate(rows)
     every: list[Any] = reduce(iconcat, rows, [])
     words = np.array(every) if every and type(every[0]) is int else None
     if words is None or words.dtype.kind != "i":  # strings, or ids beyond 64 bits
@@ -189,7 +192,7 @@ def repetition(chunk: Chunk) -> F64:
         rows += given if len(given) == count else ()
     kept = np.array(known, dtype=np.bool_)
     lengths = batch.responses.lengths[kept]
-    words = _numbered(rows).astype(np.uint64)
+    words = _numbered(rows).astype(np.int64, copy=False).view(np.uint64)
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
         inside = batch.positions
@@ -200,12 +203,21 @@ def repetition(chunk: Chunk) -> F64:
         words = words[starts + inside[batch.responses.spread(kept)]]
     owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
     grams = np.zeros(max(len(words) - _GRAM + 1, 0), dtype=np.uint64)
-    for at in range(_GRAM):
-        grams = (grams + words[at : at + len(grams)]) * _PRIME
+    for at in range(_GRAM):  # in place, as below: a column of a large file is some MB
+        grams += words[at : at + len(grams)]
+        grams *= _PRIME
+    del words
     whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
     bits = np.uint64(len(lengths).bit_length())  # of the owner, above those of the hash
-    keys = np.sort(owners[: len(grams)][whole] << (_BITS - bits) | grams[whole] >> bits)
-    is_new = np.diff(keys, prepend=~keys[:1]) != 0
+    keys, owners = grams[whole], owners[: len(grams)][whole]
+    del grams
+    keys >>= bits
+    owners <<= _BITS - bits
+    keys |= owners
+    del owners
+    keys.sort()
+    is_new = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=is_new[1:])
     distinct = (keys[is_new] >> (_BITS - bits)).astype(np.int64)
     distinct = np.bincount(distinct, minlength=len(lengths))
     shares = np.full(len(kept), NO_NUMBER)

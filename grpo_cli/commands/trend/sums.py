@@ -273,7 +273,8 @@ def first_largest(values: F64, segments: Segments) -> I64:
     filled, places = segments.lengths > 0, np.zeros(segments.count, dtype=np.int64)
     starts = segments.starts[filled]
     if len(starts):
-        values = np.where(np.isnan(values), -np.inf, values)
+        if np.isnan(values.min()):
+            values = np.where(np.isnan(values), -np.inf, values)
         largest = np.repeat(np.maximum.reduceat(values, starts), segments.lengths[filled])
         found = np.flatnonzero(values == largest)
         places[filled] = found[np.searchsorted(found, starts)]
@@ -315,16 +316,17 @@ def _short_bins(one: Ragged) -> Ragged:
     """Distributions with each bin once, where they have many."""
     if one.widths.max(initial=0) <= _FEW_BINS:
         return one
-    times = np.ones(len(one.values), dtype=np.int64) if one.times is None else one.times
     ends = [0, *np.cumsum(one.widths).tolist()]
     values, counts = [], []
     for part in (slice(*pair) for pair in pairwise(ends)):
-        found, index = one.values[part], times[part]
-        if len(found) > _FEW_BINS:
+        found, times = one.values[part], None if one.times is None else one.times[part]
+        if len(found) > _FEW_BINS and times is None:
+            found, times = np.unique(found, return_counts=True)
+        elif len(found) > _FEW_BINS:
             found, places = np.unique(found, return_inverse=True)
-            index = np.bincount(places, times[part]).astype(np.int64)
+            times = np.bincount(places, times).astype(np.int64)
         values.append(found)
-        counts.append(index)
+        counts.append(np.ones(len(found), dtype=np.int64) if times is None else times)
     widths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
     return Ragged(widths, np.concatenate(values), np.concatenate(counts))
 

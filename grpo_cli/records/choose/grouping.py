@@ -456,13 +456,12 @@ def steps_in(chunk: DecodedChunk) -> dict[str, set[Any]]:
         if name is None:
             return {}
         return {name: _scalars([raw.value[name] for raw in chunk.items if isinstance(raw, Raw)])}
-    found: dict[str, set[Any]] = {}
+    found: dict[Path, list[Any]] = {}
     for raw in (item for item in chunk.items if isinstance(item, Raw)):
         if (path := step_field(raw)) is not None:
             given = reduce(getitem, path, raw.value)
-            steps = given if isinstance(given, list) else [given]  # of rows
-            found.setdefault(spelled(path), set()).update(_scalars(steps))
-    return found
+            found.setdefault(path, []).extend(given if isinstance(given, list) else [given])
+    return {spelled(path): _scalars(steps) for path, steps in found.items()}
 
 
 def _scalars(values: Sequence[Any]) -> set[Any]:

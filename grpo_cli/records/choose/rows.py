@@ -110,7 +110,7 @@ def step_field(raw: Raw) -> Path | None:
     """The path of the field that says a row's step; None if none does."""
     value = raw.value if isinstance(raw.value, dict) else {}
     for above, holder in (((), value), (("meta",), value.get("meta"))):
-        known = holder if isinstance(holder, Mapping) else {}
+        known = holder if isinstance(holder, dict) else {}
         if (name := next((name for name in STEP_FIELDS if name in known), None)) is not None:
             return (*above, name)
     return None

@@ -82,7 +82,7 @@ def below_meta(*names: str) -> dict[str, str]:
 
 def is_row(value: object) -> bool:
     """Whether it is a list that holds no lists: the tokens of one response."""
-    return isinstance(value, list) and not any(isinstance(one, list | dict) for one in value[:1])
+    return isinstance(value, list) and not (value and isinstance(value[0], (list, dict)))
 
 
 def is_rows(value: object) -> bool:

@@ -119,10 +119,10 @@ def _reward(column: Any, mask: list[Any]) -> Any:
         return column
     if len(column) != len(mask):
         raise ValueError("expected a reward for each token")
-    counted = [*compress(column, mask)]
-    if counted and counted.count(counted[0]) == len(counted):  # faster than a set
-        return counted[0]
-    kept = {*counted} - {None}
+    rest = column[mask.index(True) :] if True in mask else []
+    if rest and rest.count(rest[0]) == len(rest):  # faster than a set of those that count
+        return rest[0]
+    kept = {*compress(column, mask)} - {None}
     return kept.pop() if len(kept) == 1 else None
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from filecmp import cmp
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_cli.errors import InputError
 from grpo_cli.records.open.budget import Budget
 from grpo_cli.records.open.remote import Address, Version
 from grpo_cli.records.open.streams import opened, version_of
+
+if TYPE_CHECKING:
+    from zipfile import ZipFile
 
 WHOLE = ("npz", "torch")
 """Kinds of files that are one record."""
@@ -117,13 +119,15 @@ def check_end(source: str, path: str, kind: str) -> None:
         raise InputError(message, source=source)
 
 
-def check_zip(archive: zipfile.ZipFile, budget: Budget) -> None:
+def check_zip(archive: ZipFile, budget: Budget) -> None:
     """Refuses an archive of more bytes, as its directory says, which reading holds to."""
     budget.check(sum(entry.file_size for entry in archive.infolist()), "bytes, unpacked,", 1)
 
 
 def damage_of(error: Exception, path: str) -> str:
     """What is wrong with a file, in short; of a zip without its end, that this is missing."""
+    import zipfile  # slow to import, and rarely needed
+
     if isinstance(error, zipfile.BadZipFile) and not isinstance(path, Address):
         with opened(path) as stream, suppress(zipfile.BadZipFile):  # it has one, of many disks
             if not zipfile.is_zipfile(stream):

@@ -6,7 +6,6 @@ Numbers go from their columns into arrays; no Python float is made of them.
 from __future__ import annotations
 
 import pickle
-import zipfile
 import zlib
 from collections.abc import Iterator
 from functools import partial
@@ -35,7 +34,7 @@ _KINDS = (
 """How files begin, how their names end, and how they are read."""
 _DAMAGE = (
     *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError),
+    *(zlib.error, NotImplementedError, RuntimeError, MemoryError),
     *(pickle.UnpicklingError, AssertionError),
 )
 
@@ -62,10 +61,12 @@ def decoded(piece: Rows, decoding: Decoding = always) -> Iterator[DecodedChunk]:
 
 def _only_record(piece: Rows, decoding: Decoding = always) -> Raw:
     """The record that a file is."""
+    from zipfile import BadZipFile  # slow to import, and rarely needed
+
     path, kind = piece.path, piece.kind
     try:
         value, size = decoding(piece.content(), partial(_load, piece))
-    except _DAMAGE as error:
+    except (BadZipFile, *_DAMAGE) as error:
         if kind == "npz" and "allow_pickle" in str(error):
             raise InputError(_OBJECTS) from None
         also = ", or torch.save did not write it" if kind == "torch" else ""
