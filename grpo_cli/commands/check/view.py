@@ -143,7 +143,8 @@ def _print_kind(
     count = f": {least}{len(rows) + more:,} findings, the first{at} ({rest})" if more else ""
     console.print(Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), count))
     if more:  # the first of each kind
-        rows = [*{row.advice: row for row in reversed(rows)}.values()][::-1]
+        firsts = dict[str, Finding]()
+        rows = [row for row in rows if firsts.setdefault(row.advice, row) is row]
     for row in rows:
         found = Text.assemble("  ", (_place(row), "cyan"), f": {visible(row.message)}")
         console.print(wrapped(found, width, 4))
