@@ -232,10 +232,10 @@ class Check(Accumulator[Any]):
         formula = max(EXACT, key=self.formulas.__getitem__)
         follow, sizes = self.formulas[formula], self.sizes
         reordered = sizes["reordered"] + sizes["negated"]
-        few = follow < _EXACT * live
-        if few or follow < _LEAST_EXACT or reordered <= sizes["odd"]:
+        mixed = follow < _EXACT * live
+        if mixed or follow < _LEAST_EXACT or reordered <= sizes["odd"]:
             self.findings.drop("advantages", "reordered", "negated")
-        if few or follow < _LEAST_EXACT_ODD or of_input:
+        if mixed or follow < _LEAST_EXACT_ODD or of_input:
             self.findings.drop("advantages", "odd")
         words = {"follow": follow, "of": live, "formula": formula}
         self.findings.complete("advantages", ("reordered", "negated", "odd"), **words)

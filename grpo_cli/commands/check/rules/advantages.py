@@ -173,16 +173,19 @@ def _find_odd(view: View, found: Collection[int]) -> Iterator[Finding]:
 
     Those whose advantages are in no other order only where no penalty may explain them.
     """
-    for kind, groups in find_odd_groups(view).items():
-        for group in groups.tolist():
-            place = view.at(int(view.first_members[group]))
-            given = dict(records_with_scores(view, np.arange(len(view.counts)) == place["record"]))
-            scores = given.get(place["record"])
-            if place["record"] in found or scores is None:
-                continue
-            rows = scores.groups == view.groups[view.first_members[group]]
-            if kind != "odd" or _left_reversed(view, place["record"], scores, rows) > _UNEXPLAINED:
-                yield Finding({"size": view.sizes[group]}, **place, kind=kind, words=_LATER)
+    odd = {group: kind for kind, some in find_odd_groups(view).items() for group in some.tolist()}
+    wanted = np.zeros(len(view.counts), dtype=np.bool_)
+    wanted[view.records.index[view.first_members[[*odd]]]] = True
+    wanted[[*found]] = False
+    scores = dict(records_with_scores(view, wanted))
+    for group, kind in sorted(odd.items()):
+        place = view.at(first := int(view.first_members[group]))
+        given = scores.get(place["record"])
+        if given is None:
+            continue
+        own = given.groups == view.groups[first]
+        if kind != "odd" or _left_reversed(view, place["record"], given, own) > _UNEXPLAINED:
+            yield Finding({"size": view.sizes[group]}, **place, kind=kind, words=_LATER)
 
 
 def _left_reversed(

@@ -81,6 +81,7 @@ def _describe_shift(
     moves = [f"{key} to the {side}" for key, side in zip(pair.keys, sides, strict=True)]
     words |= {"where": "next" if ahead else "previous"}
     words |= {"moved": " or ".join(moves) if odd is None else moves[odd]}
+    words |= {"column": " or ".join(pair.keys) if odd is None else pair.keys[odd]}
     return Finding(
         {"lag": 1 if ahead else -1, "share": wins / tokens, "tokens": tokens},
         **place,
