@@ -26,8 +26,8 @@ from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
 from grpo_cli.commands.check.rules.formulas import (
-    FORMULAS,
     EXACT,
+    FORMULAS,
     count_formulas,
     count_tilted,
     find_odd_groups,

@@ -128,7 +128,12 @@ class Findings:
         """Puts words, which only the whole input gives, into the messages of some kinds."""
         for key in self._keys(code, kinds):
             self.kept[key] = [
-                (at, replace(row, message=row.message.format(**words), evidence=row.evidence | words))
+                (
+                    at,
+                    replace(
+                        row, message=row.message.format(**words), evidence={**row.evidence, **words}
+                    ),
+                )
                 for at, row in self.kept[key]
             ]
 

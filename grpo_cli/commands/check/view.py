@@ -23,7 +23,7 @@ from grpo_cli.objective.mismatch import (
     VERSION,
 )
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import counted, shown, visible
+from grpo_cli.terminal.numbers import counted, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 

@@ -67,9 +67,7 @@ def _have_scales(lines: Lines, slope: F64) -> NDArray[np.bool_]:
     """Returns [groups, 3] whether a slope is 1 over the std (ddof 1, ddof 0), or 1."""
     scale = 1.0 / np.where(slope > 0.0, slope, math.inf)
     scales = np.column_stack([lines.std, np.ones(len(scale))])
-    found: NDArray[np.bool_] = (
-        np.abs(scale[:, None] - scales) <= 2.0 * SHIFT * scales + _MOST_EPS
-    )
+    found: NDArray[np.bool_] = np.abs(scale[:, None] - scales) <= 2.0 * SHIFT * scales + _MOST_EPS
     return found
 
 
