@@ -193,8 +193,9 @@ def _left_reversed(
 ) -> float:
     """Returns the least share of pairs that stay reversed if a penalty reversed the others.
 
-    Of all of the record's responses, or of those ``among`` them. Rewards are often recorded before
-    an overlong penalty or a KL was subtracted. Such a penalty reverses no pair whose better response is no longer and has no greater KL, by its estimate.
+    Of all responses of the record, or of those ``among`` them. Rewards are often recorded before
+    an overlong penalty or a KL was subtracted. Such a penalty reverses no pair whose better
+    response is no longer and has no greater KL, by its estimate.
     """
     rows, tokens = view.rows_of(record), view.tokens_of(record)
     if len(given.groups) != rows.stop - rows.start:
