@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import command
 import numpy as np
 import orjson
 from files import each
@@ -278,6 +279,45 @@ def test_a_reference_with_the_next_response_s_first_token_is_found():
     assert "last-token" not in {code for code, _ in worst(rows)}
 
 
+def test_one_token_in_one_context_is_no_shifted_label():
+    """The policy has one value at both tokens too, so that the reference has by right."""
+    rows = policies(8)
+    for row in rows:
+        for name in ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout"):
+            row[name] = [[own[0], *own[1:-1], own[0]] for own in row[name]]
+            row[name] = [[row[name][0][0], *own[1:-1], row[name][0][0]] for own in row[name]]
+    assert "last-token" not in {code for code, _ in worst(rows)}
+
+
+def ending(change: Any) -> list[dict[str, Any]]:
+    """Records of an engine that agrees but for the last tokens, which are changed."""
+    draw, rows = np.random.default_rng(4), []
+    for _ in range(16):
+        old = -draw.exponential(0.8, (6, 10)) - 0.01
+        engine = old + draw.normal(0.0, 0.02, old.shape)
+        engine[:, -1] = change(old[:, -1], draw)
+        columns = {"log_probs_old": old, "log_probs_rollout": np.minimum(engine, -1e-6)}
+        rows.append({name: one.tolist() for name, one in columns.items()})
+        rows[-1] |= {"log_probs_new": rows[-1]["log_probs_old"], "rewards": [0.0, 1.0] * 3}
+    return rows
+
+
+@each(
+    ("change", "wanted"),
+    [
+        # labels of other sequences, in each or in every second one of a pack
+        (lambda own, draw: -draw.uniform(4.0, 12.0, own.shape), True),
+        (lambda own, draw: np.where(np.arange(6) % 2, own, own - draw.uniform(4, 12, 6)), True),
+        # older weights, under which the likely ends are as likely and others are not
+        (lambda own, draw: own * 1.5, False),
+        (lambda own, draw: np.where(draw.random(6) < 0.1, own - 1.2, own), False),
+    ],
+)
+def test_last_tokens_of_other_labels_and_of_older_weights(change, wanted):
+    codes = {code for code, _ in worst(ending(change))}
+    assert ("last-token" in codes) is wanted
+
+
 # ---- the order of advantages ---------------------------------------------------------------------
 
 
@@ -361,3 +401,48 @@ def test_negated_advantages_of_groups_of_two_are_found():
     assert found.evidence == {"discordant": 0.95, "pairs": 20}
     for rows in (right, negated[:9], right[:2] + negated[2:], right[:10] + negated[10:]):
         assert not any("opposite sign" in one.message for one in check(rows).findings)
+
+
+def test_groups_that_follow_no_formula_are_found_where_nearly_all_follow_one():
+    """Three different rewards are too few for the rules on single groups."""
+    rewards = [0.0, 0.5, 0.5, 1.5, 1.5, 1.5]
+    right = [scored(np.roll(rewards, at), np.positive) for at in range(24)]
+    turned = scored(rewards, lambda given: given[[0, 3, 2, 1, 4, 5]])
+    odd = scored(rewards, lambda given: given[[0, 3, 2, 1, 4, 5]] + 0.1 * np.eye(6)[0])
+    less = scored(rewards, lambda given: given - 0.2 * (np.arange(6) == 5))  # a penalty
+
+    def judge(rows: list[dict[str, Any]]) -> list[tuple[str, Any, int]]:
+        found = [one for one in check(rows).findings if one.code == "advantages"]
+        return [(one.severity, one.record, one.evidence.get("follow", 0)) for one in found]
+
+    assert judge([*right, turned]) == [("error", 24, 24)]
+    assert judge([*right[:5], turned]) == [("error", 5, 5)]
+    assert judge([*right, odd]) == [("warning", 24, 24)]
+    for rows in ([*right, less], [*right[:9], odd], [*right[:3], turned], [*right, *[odd] * 7]):
+        assert not any(follow for _, _, follow in judge(rows))
+
+
+def test_the_first_finding_that_is_printed_is_the_first(tmp_path):
+    rewards = np.arange(8.0)
+    rows = [scored(rewards, change) for change in (np.negative, np.positive, np.positive)]
+    rows[1] = scored(rewards, lambda given: given[[0, 1, 3, 2, 4, 5, 6, 7]])
+    path = tmp_path / "rows.jsonl"
+    order = rows[0], rows[1], rows[0], rows[0]
+    path.write_bytes(
+        b"\n".join(orjson.dumps(row | {"step": at}) for at, row in enumerate(order, 3))
+    )
+    printed = command.run("check", path, "-q").stdout
+    assert printed.index("4 findings, the first at step 3") < printed.index("rows.jsonl:1")
+    assert printed.index("rows.jsonl:1") < printed.index("rows.jsonl:2")
+
+
+def test_pooled_records_have_no_place_of_a_single_one():
+    draw, rows = np.random.default_rng(6), []
+    for at in range(8):
+        old = -draw.exponential(0.8, (2, 8)) - 0.01
+        columns = {"log_probs_old": old, "log_probs_rollout": old * draw.uniform(0.5, 1.5, (2, 8))}
+        rows.append({name: one.tolist() for name, one in columns.items()})
+        rows[-1] |= {"log_probs_new": rows[-1]["log_probs_old"], "rewards": [0.0, 1.0], "id": at}
+    (found,) = (one for one in check(rows).findings if one.code == "rollout-mismatch")
+    assert found.pooled == found.evidence["records"] > 1
+    assert found.where.startswith(f"{found.pooled} short records from record")

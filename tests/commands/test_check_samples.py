@@ -123,7 +123,7 @@ NAMED = {
     "verl-6564": ("last-token", "at the last token of 8 of 8 responses"),
     "verl-6240": ("mean-weight", "top-p or top-k kept"),
     "unsloth-6738": ("drift", "grows with the position"),
-    "unsloth-4502": ("ratio-noise", "on-policy (num_iterations 1), yet the ratios are not 1"),
+    "unsloth-4502": ("ratio-noise", "although the batch is on-policy (num_iterations 1)"),
     "trl-6789": ("mean-weight", "top-p or top-k kept, or has another one-sided bias"),
     "trl-6121": ("probabilities negative-entropy", "padding that was filled with 1"),
     "trl-5224": ("retokenised", "differ from the sampled ids (sampled_token_ids)"),

@@ -10,12 +10,15 @@ from grpo_cli.commands.answer import Answer, Printed, what_was_counted
 from grpo_cli.commands.frames import Frames
 from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Attribution
-from grpo_cli.terminal.numbers import counted
+from grpo_cli.terminal.numbers import counted, shown
 
 
 @dataclass(frozen=True)
 class Finding(Answer):
-    """Something that is wrong or worth knowing; ``step`` is the record's, if it has one."""
+    """Something that is wrong or worth knowing; ``step`` is the record's, if it has one.
+
+    ``record`` is the first of those that were compared together, ``pooled`` records in all.
+    """
 
     code: str
     severity: str
@@ -28,6 +31,29 @@ class Finding(Answer):
     evidence: Mapping[str, Any]
     advice: str
     step: int | None = None
+
+    @property
+    def pooled(self) -> int:
+        """How many short records were compared together; 1 of a record by itself."""
+        of_pair = not self.evidence.keys().isdisjoint(("column", "columns"))
+        records: int = self.evidence.get("records", 1) if of_pair else 1
+        return records
+
+    @property
+    def where(self) -> str:
+        """The record, response and token in words, and how many records were compared together.
+
+        Where no response is named these are the first consecutive records that show it together,
+        else all that were compared: up to 64 lines.
+        """
+        inside = {"response": self.response, "token": self.token}
+        named = [f"{name} {at}" for name, at in inside.items() if at is not None]
+        place = ", ".join([f"record {shown(self.record)}", *named])
+        if self.pooled == 1:
+            return place
+        if self.response is None:
+            return f"{self.pooled:,} short records from {place} on, the first that show it together"
+        return f"{place} of {self.pooled:,} short records compared together"
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,16 @@ class View(Tokens):
         with np.errstate(over="ignore", invalid="ignore"):
             return Lines.fit(Scores(self.summed, self.advantages, self.groups), self.groups)
 
+    @cached_property
+    def sorted_lines(self) -> Lines | None:
+        """[groups] as ``lines``, with rewards and advantages of each group sorted."""
+        if self.lines is None or self.summed is None or self.advantages is None:
+            return None
+        first, second = (np.lexsort((one, self.groups)) for one in (self.summed, self.advantages))
+        with np.errstate(over="ignore", invalid="ignore"):
+            given = Scores(self.summed[first], self.advantages[second], self.groups[first])
+            return Lines.fit(given, given.groups)
+
     def members(self, group: int) -> I64:
         """Returns the responses of a group."""
         order, starts = self._grouped

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,9 +26,11 @@ from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
 from grpo_cli.commands.check.rules.formulas import (
+    EXACT,
     FORMULAS,
     count_formulas,
     count_tilted,
+    find_odd_groups,
 )
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import InputMemory, Located
@@ -57,8 +59,10 @@ _BY_UPDATES = (("temperature", "alone", _COMMON), ("drift", "alone", _COMMON), (
 """Code, kind and share of records up to which it may be what one update did to some prompts."""
 _SMALL, _MOST = 0.1, 0.5
 _HUNDRED = 100
-_OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks")
+_OF_SHUFFLED = ("sign", "order", "exchanged", "lone", "stride", "blocks", "reordered", "negated")
 """Kinds of findings on advantages in single records that rewards in another order lead to."""
+_EXACT, _LEAST_EXACT, _LEAST_EXACT_ODD = 0.8, 5, 20
+"""The share of groups of one formula from which on others are odd, and how many these are."""
 
 
 class Check(Accumulator[Any]):
@@ -116,6 +120,8 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.formulas += count_formulas(view)
         self.sizes["tilted"] += count_tilted(view)
+        for kind, groups in find_odd_groups(view).items():
+            self.sizes[kind] += len(groups)
         self._facts.append(collect_facts(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
@@ -185,8 +191,10 @@ class Check(Accumulator[Any]):
         found = [*self._memory.finish(uneven_found=bool(counts["uneven-groups"]))]
         if any(code == "torn-group" for code, _, _ in found):
             self.findings.drop("singleton-group")
-        if any(finding.kind in ("shuffled", "scattered") for _, finding, _ in found):
+        of_input = {finding.kind for code, finding, _ in found if code == "advantages"}
+        if of_input & {"shuffled", "scattered"}:
             self.findings.drop("advantages", *_OF_SHUFFLED)
+        self._settle_odd_groups(of_input)
         others = max(counts["old-log-probs"], counts["log-base"])
         if others > counts["temperature"]:  # the wrong column, or a base that updates hide
             self.findings.drop("temperature")
@@ -213,6 +221,24 @@ class Check(Accumulator[Any]):
             self.findings.drop("advantages", "departed")
         if self.findings.count_by(0, 1)["advantages", "constant"] <= self.sizes["tilted"]:
             self.findings.drop("advantages", "constant")
+
+    def _settle_odd_groups(self, of_input: Collection[str]) -> None:
+        """Drops groups that follow no formula, unless nearly all others follow one.
+
+        Those in another order must be most of them: rewards of 0 and 1 that the advantages were not
+        computed from have as many of each by chance.
+        """
+        live = sum(self.formulas.values()) - self.formulas[FORMULAS[0]]
+        formula = max(EXACT, key=self.formulas.__getitem__)
+        follow, sizes = self.formulas[formula], self.sizes
+        reordered = sizes["reordered"] + sizes["negated"]
+        mixed = follow < _EXACT * live
+        if mixed or follow < _LEAST_EXACT or reordered <= sizes["odd"]:
+            self.findings.drop("advantages", "reordered", "negated")
+        if mixed or follow < _LEAST_EXACT_ODD or of_input:
+            self.findings.drop("advantages", "odd")
+        words = {"follow": follow, "of": live, "formula": formula}
+        self.findings.complete("advantages", ("reordered", "negated", "odd"), **words)
 
     def _lower_single_base(self) -> None:
         """Makes an info of a base that one record of a hundred shows: an update gives one too."""

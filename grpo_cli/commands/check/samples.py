@@ -124,6 +124,19 @@ class Findings:
             del self.counts[key]
             self.kept.pop(key, None)
 
+    def complete(self, code: str, kinds: tuple[str, ...], **words: Any) -> None:
+        """Puts words, which only the whole input gives, into the messages of some kinds."""
+        for key in self._keys(code, kinds):
+            self.kept[key] = [
+                (
+                    at,
+                    replace(
+                        row, message=row.message.format(**words), evidence={**row.evidence, **words}
+                    ),
+                )
+                for at, row in self.kept[key]
+            ]
+
     def lower(self, code: str, *kinds: str) -> None:
         """Makes infos of the findings of a code, or of those of some of its kinds."""
         for key in self._keys(code, kinds):

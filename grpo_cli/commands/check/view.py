@@ -23,7 +23,7 @@ from grpo_cli.objective.mismatch import (
     VERSION,
 )
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import counted, shown, visible
+from grpo_cli.terminal.numbers import counted, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -140,10 +140,18 @@ def _print_kind(
     severity, code = rows[0].severity, rows[0].code
     at = "" if rows[0].step is None else f" at step {rows[0].step}"
     least = "at least " if code == "unrelated" else ""  # no short response is judged alone
-    count = f": {least}{len(rows) + more:,} findings, the first{at} ({rest})" if more else ""
+    every = len(rows) + more
+    if severity == "info" and every > 1 and not chosen().full:
+        counts = f": {every:,} findings, the first{at} (--full for more): "
+        named = Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), counts)
+        place, message = (_place(rows[0]), "cyan"), visible(rows[0].message)
+        console.print(wrapped(Text.assemble(named, place, f": {message}"), width, 2))
+        return
+    count = f": {least}{every:,} findings, the first{at} ({rest})" if more else ""
     console.print(Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), count))
     if more:  # the first of each kind
-        rows = [*{row.advice: row for row in reversed(rows)}.values()][::-1]
+        firsts = dict[str, Finding]()
+        rows = [row for row in rows if firsts.setdefault(row.advice, row) is row]
     for row in rows:
         found = Text.assemble("  ", (_place(row), "cyan"), f": {visible(row.message)}")
         console.print(wrapped(found, width, 4))
@@ -225,14 +233,4 @@ def _not_checked(skipped: Sequence[NotChecked], width: float) -> str:
 
 def _place(row: Finding) -> str:
     line = "" if row.line is None else f":{row.line}"
-    of_pair = not row.evidence.keys().isdisjoint(("column", "columns"))  # maybe of small records
-    records = row.evidence.get("records", 1) if of_pair else 1
-    parts = [f"{visible(row.source)}{line}"] if row.source else []
-    parts.append(f"record {shown(row.record)}")
-    parts += [
-        f"{name} {getattr(row, name)}"
-        for name in ("response", "token")
-        if getattr(row, name) is not None
-    ]
-    several = f" ({records:,} short records pooled)" if records > 1 else ""
-    return ", ".join(parts) + several
+    return (f"{visible(row.source)}{line}, " if row.source else "") + row.where

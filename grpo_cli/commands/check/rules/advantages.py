@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.lines import SHIFT, Lines, Scores
 from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.rules.formulas import LEAST_PAIRS, LEAST_REVERSED
+from grpo_cli.commands.check.rules.formulas import LEAST_PAIRS, LEAST_REVERSED, find_odd_groups
 from grpo_cli.commands.check.rules.turns import outcome
 from grpo_cli.objective.mismatch import k3
 
@@ -66,12 +66,22 @@ def find_wrong_advantages(view: View) -> Iterator[Finding]:
     50 %), unless a penalty on length or a KL explains it. Several reward functions, which may be
     weighted, are not compared, nor advantages that differ within responses except at their edges,
     where they are those of the neighbour. Responses without group ids are one group: if their
-    advantages are those of blocks of one size, that size is named.
+    advantages are those of blocks of one size, that size is named. Where 8 of 10 groups of the
+    input follow one formula exactly, each group that follows none is found.
     """
     yield from find_displaced_advantages(view)
     if view.rewards is None or view.rewards.ndim > 1:
         return
     yield from _find_zeros(view)
+    found = set[int]()
+    for finding in _find_in_records(view):
+        found.add(finding.record)
+        yield finding
+    yield from _find_odd(view, found)
+
+
+def _find_in_records(view: View) -> Iterator[Finding]:
+    """Yields what the advantages of single records show."""
     groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
     for record, given in records_with_scores(view, ~_are_plain(view) | (groups > 1)):
         if "group_ids" not in view.names and (size := _size_of_blocks(given)):
@@ -154,11 +164,38 @@ def _find_zeros(view: View) -> Iterator[Finding]:
             )
 
 
-def _left_reversed(view: View, record: int, given: Scores) -> float:
+_LATER = {"follow": "{follow:,}", "of": "{of:,}", "formula": "{formula}"}
+"""Words that only the whole input gives; see ``Findings.complete``."""
+
+
+def _find_odd(view: View, found: Collection[int]) -> Iterator[Finding]:
+    """Yields groups that follow no formula, of records in which nothing else is found.
+
+    Those whose advantages are in no other order only where no penalty may explain them.
+    """
+    odd = {group: kind for kind, some in find_odd_groups(view).items() for group in some.tolist()}
+    wanted = np.zeros(len(view.counts), dtype=np.bool_)
+    wanted[view.records.index[view.first_members[[*odd]]]] = True
+    wanted[[*found]] = False
+    scores = dict(records_with_scores(view, wanted))
+    for group, kind in sorted(odd.items()):
+        place = view.at(first := int(view.first_members[group]))
+        given = scores.get(place["record"])
+        if given is None:
+            continue
+        own = given.groups == view.groups[first]
+        if kind != "odd" or _left_reversed(view, place["record"], given, own) > _UNEXPLAINED:
+            yield Finding({"size": view.sizes[group]}, **place, kind=kind, words=_LATER)
+
+
+def _left_reversed(
+    view: View, record: int, given: Scores, among: NDArray[np.bool_] | slice = slice(None)
+) -> float:
     """Returns the least share of pairs that stay reversed if a penalty reversed the others.
 
-    Rewards are often recorded before an overlong penalty or a KL was subtracted. Such a penalty
-    reverses no pair whose better response is no longer and has no greater KL, by its estimate.
+    Of all responses of the record, or of those ``among`` them. Rewards are often recorded before
+    an overlong penalty or a KL was subtracted. Such a penalty reverses no pair whose better
+    response is no longer and has no greater KL, by its estimate.
     """
     rows, tokens = view.rows_of(record), view.tokens_of(record)
     if len(given.groups) != rows.stop - rows.start:
@@ -170,7 +207,9 @@ def _left_reversed(view: View, record: int, given: Scores) -> float:
         change = policy[tokens] - ref[tokens]
         kls = (change, np.abs(change), change**2, k3(-change))
         costs = [(lengths, of(kl)) for kl in kls for of in (responses.sum, responses.mean)]
-    shares = (count_discordant(given, cost, LEAST_REVERSED) for cost in costs)
+    part = given.part(among)
+    every = ([one[among] for one in cost] for cost in costs)
+    shares = (count_discordant(part, cost, LEAST_REVERSED) for cost in every)
     return min(share[0] if share else 0.0 for share in shares)
 
 

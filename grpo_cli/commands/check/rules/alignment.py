@@ -81,6 +81,7 @@ def _describe_shift(
     moves = [f"{key} to the {side}" for key, side in zip(pair.keys, sides, strict=True)]
     words |= {"where": "next" if ahead else "previous"}
     words |= {"moved": " or ".join(moves) if odd is None else moves[odd]}
+    words |= {"column": " or ".join(pair.keys) if odd is None else pair.keys[odd]}
     return Finding(
         {"lag": 1 if ahead else -1, "share": wins / tokens, "tokens": tokens},
         **place,
@@ -95,6 +96,8 @@ _LAST_RESPONSES = 3
 _LAST_NATS = 1.0
 _LAST_CHANCE = 1e-6
 _LAST_TIMES = 4.0
+_LAST_SHARE = 0.25
+_LAST_FOLLOW, _LAST_FOLLOWING = 0.5, 12
 _CLEAR = -1e-3
 
 
@@ -105,7 +108,10 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     Among n tokens of which m differ by more than 1 nat, k of R last ones do with a probability of
     at most (e·R·q/k)^k, q being m/n of the tokens before the last (Chernoff). Reported below one
     in a million, from 3 responses on, where the last token differs four times as often as the one
-    before it.
+    before it. Labels that were shifted over a packed batch are wrong in all its sequences but the
+    last, so that a quarter of the responses must have it; and the wrong ones do not follow those of
+    the other column, as the end of text does under older weights (correlation of the log-probs
+    above 0.5 over 12 responses or more).
     """
     if pair.to_reference:
         yield from _find_first_tokens_of_next(pair)
@@ -120,7 +126,10 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
     last[filled], before[filled] = far[ends - 1], far[ends - 2]
     hits, near = pair.rows.sum(last), pair.rows.sum(before)
     every = pair.count(far)
-    for sample in np.flatnonzero((hits >= _LAST_RESPONSES) & (hits > _LAST_TIMES * near)).tolist():
+    many = (hits >= _LAST_RESPONSES) & (hits > _LAST_TIMES * near)
+    many &= hits >= _LAST_SHARE * pair.rows.lengths
+    many &= ~_last_tokens_follow(pair, filled, ends - 1)
+    for sample in np.flatnonzero(many).tolist():
         count, k = int(pair.rows.lengths[sample]), int(hits[sample])
         others = int(pair.samples.lengths[sample]) - count
         rate = (int(every[sample]) - k + 1) / others
@@ -132,10 +141,18 @@ def find_wrong_last_tokens(pair: Pair) -> Iterator[Finding]:
             yield Finding(evidence, **pair.view.place(token))
 
 
+def _last_tokens_follow(pair: Pair, rows: I64, ends: I64) -> NDArray[np.bool_]:
+    """Returns [S] whether the last tokens of both columns correlate."""
+    of = Segments(np.bincount(pair.rows.index[rows], minlength=pair.rows.count))
+    found: NDArray[np.bool_] = of.lengths >= _LAST_FOLLOWING
+    return found & (_correlate(of, pair.first[ends], pair.second[ends]) > _LAST_FOLLOW)
+
+
 def _find_first_tokens_of_next(pair: Pair) -> Iterator[Finding]:
     """Yields references that have the next response's first token at the last one of most.
 
-    Other distances from the reference prove nothing there: training may move the end of text.
+    Other distances from the reference prove nothing there: training may move the end of text. Nor
+    does a value that the policy has at both tokens too: they are one token in one context.
     """
     rows, records = pair.view.responses, pair.view.records.index
     hit = np.zeros(rows.count, dtype=np.bool_)
@@ -144,7 +161,8 @@ def _find_first_tokens_of_next(pair: Pair) -> Iterator[Finding]:
     own = own[rows.lengths[own + 1] > 0]
     value = pair.second[ends[own]]
     equal = (value == pair.second[rows.starts[own + 1]]) & (value < _CLEAR)
-    hit[own] = equal & (value != pair.first[ends[own]])
+    one = pair.first[ends[own]] == pair.first[rows.starts[own + 1]]
+    hit[own] = equal & ~one & (value != pair.first[ends[own]])
     hits = count_marked(pair.rows, hit)
     for sample in np.flatnonzero((hits >= _LAST_RESPONSES) & (2 * hits > pair.rows.lengths)):
         start, count = int(pair.rows.starts[sample]), int(pair.rows.lengths[sample])

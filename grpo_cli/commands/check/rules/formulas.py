@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo_cli.batch import F64
 from grpo_cli.commands.check.kinds import Kinds
-from grpo_cli.commands.check.lines import SHIFT, Lines, Scores
+from grpo_cli.commands.check.lines import SHIFT, Lines
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, Placed, rule
 
@@ -44,6 +45,7 @@ FORMULAS = (
     "r − mean",
     "r − mean, times another factor",
 )
+EXACT = FORMULAS[3:6]
 
 
 _MOST_EPS = 1.1e-4
@@ -55,12 +57,39 @@ def _formulas_of(view: View) -> NDArray[np.intp]:
     lines = view.lines
     if lines is None:
         return np.zeros(0, dtype=np.intp)
-    scale = 1.0 / np.where(lines.slope > 0.0, lines.slope, math.inf)
-    scales = np.column_stack([lines.std, np.ones(len(scale))])
-    near = np.abs(scale[:, None] - scales) <= 2.0 * SHIFT * scales + _MOST_EPS
+    near = _have_scales(lines, lines.slope)
     curved, tilted = (lines.slope <= 0.0) | (lines.left > SHIFT), lines.offset > SHIFT
     kinds = np.column_stack([lines.std[:, 1] == 0.0, curved, tilted, near, ~near.any(axis=1)])
     return np.where(np.isfinite(lines.left), kinds.argmax(axis=1), -1)
+
+
+def _have_scales(lines: Lines, slope: F64) -> NDArray[np.bool_]:
+    """Returns [groups, 3] whether a slope is 1 over the std (ddof 1, ddof 0), or 1."""
+    scale = 1.0 / np.where(slope > 0.0, slope, math.inf)
+    scales = np.column_stack([lines.std, np.ones(len(scale))])
+    found: NDArray[np.bool_] = np.abs(scale[:, None] - scales) <= 2.0 * SHIFT * scales + _MOST_EPS
+    return found
+
+
+def find_odd_groups(view: View) -> dict[str, NDArray[np.intp]]:
+    """Returns the groups whose advantages follow no formula, and are not all 0, by their kind.
+
+    "reordered" where the advantages follow one of three formulas if both are sorted, "negated"
+    where they do with the opposite sign, else "odd".
+    """
+    lines, sorted_ones, given = view.lines, view.sorted_lines, view.advantages
+    several = view.rewards is not None and view.rewards.ndim > 1
+    if lines is None or sorted_ones is None or given is None or several:
+        return {}
+    odd = _formulas_of(view) == FORMULAS.index(ANOTHER)
+    odd &= view.by_group(np.abs(given), np.maximum) > 0.0
+    fits = [
+        (one.left <= SHIFT) & (one.offset <= SHIFT) & _have_scales(one, slope).any(axis=1)
+        for one, slope in ((sorted_ones, sorted_ones.slope), (lines, -lines.slope))
+    ]
+    kinds = np.where(odd, np.select(fits, [1, 2], 3), 0)
+    names = "", "reordered", "negated", "odd"
+    return {name: np.flatnonzero(kinds == at) for at, name in enumerate(names) if at}
 
 
 def count_formulas(view: View) -> Counter[str]:
@@ -86,15 +115,9 @@ def compare_orders(view: View) -> Kinds:
     Those on a rising line of mean 0 follow them, or follow them sorted; some of these are on a
     falling line as well. Two responses that are a record have no other order than the reverse.
     """
-    lines = view.lines
-    if lines is None or (view.rewards is not None and view.rewards.ndim > 1):
+    lines, ordered = view.lines, view.sorted_lines
+    if lines is None or ordered is None or (view.rewards is not None and view.rewards.ndim > 1):
         return Kinds()
-    assert view.summed is not None  # as there are lines
-    assert view.advantages is not None
-    first, second = (np.lexsort((one, view.groups)) for one in (view.summed, view.advantages))
-    with np.errstate(over="ignore", invalid="ignore"):
-        given = Scores(view.summed[first], view.advantages[second], view.groups[first])
-        ordered = Lines.fit(given, given.groups)
     straight = (lines.left <= SHIFT) & (lines.offset <= SHIFT)
     follow = (ordered.slope > 0.0) & (ordered.left <= SHIFT) & (ordered.offset <= SHIFT)
     own, falling = straight & (lines.slope > 0.0), straight & (lines.slope < 0.0)

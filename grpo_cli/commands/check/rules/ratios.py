@@ -291,11 +291,13 @@ def find_mismatch(pair: Pair) -> Iterator[Finding]:
     """Finds a mean of exp|log π_train − log π_rollout| above 1.05, over 30 tokens or more.
 
     Above that bound NeMo-RL calls a sequence suspect (token_mult_prob_error). The evidence has
-    KL(rollout‖trainer) by k1 and k3, and the tails, because means hide them. The message says
-    whether the mean weight is outside 0.5 to 2 or the effective sample size below 30 % of the
-    tokens, where verl's rollout correction should reject. It is an info where the record says that
-    several versions of the weights sampled, of which older ones differ more, and where one token
-    alone makes the difference, and up to 1.1 where the weights are hardly uneven.
+    KL(rollout‖trainer) by k1 and k3, and the tails, because means hide them: p99 is the size of
+    log π_train − log π_rollout, in nats, that 99 % of the tokens do not exceed (their ratios are
+    between e^−p99 and e^p99); p50, p999 and max likewise. The message says whether the mean weight
+    is outside 0.5 to 2 or the effective sample size below 30 % of the tokens, where verl's rollout
+    correction should reject. It is an info where the record says that several versions of the
+    weights sampled, of which older ones differ more, and where one token alone makes the
+    difference, and up to 1.1 where the weights are hardly uneven.
 
     References:
         NeMo-RL, docs/guides/dtensor-tp-accuracy.md; verl, docs/algo/rollout_corr.md.
