@@ -276,6 +276,8 @@ class Event(Answer):
         if one.kind == LIMIT and _family(one) == "mismatch":
             words = "engine and trainer differ"  # nothing says that they ever did not
             words += ", as where the engine has older weights" * (one.severity == INFO)
+        if one.severity == INFO and row is not None and row.steady and one.direction == DOWN:
+            words = "the policy became surer of its tokens as its reward rose"
         if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
         elif one.kind in (IMPOSSIBLE, STUCK) or not words:
