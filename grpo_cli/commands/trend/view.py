@@ -174,7 +174,7 @@ def _events(screen: Screen, answer: Trend, most: int | None, commands: int | Non
         found = [one for one in event.findings if one.severity == WARNING and one not in above]
         shown_found = found if most is None else found[: most + 1]
         checked = (event.checked if most is None else event.news) if commands != 0 else []
-        if len(wrong) > 1 or checked or shown_found:
+        if len(wrong) > 1 or (commands != 0 and (checked or shown_found)):
             title = event.title if len(wrong) > 1 else "details"
             console.print(wrapped(Text(visible(title), "bold"), screen.reading, 2))
         for name, text in () if event is main else event.facts:

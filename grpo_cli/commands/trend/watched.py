@@ -105,6 +105,12 @@ class Watch(NamedTuple):
         return self.scale in ("log", "growth")
 
     @property
+    def is_compared(self) -> bool:
+        """Whether its values are compared with those before, beyond limits."""
+        ways = self.shift or self.drift or self.spikes or self.jumps
+        return bool(ways) or self.gone is not None
+
+    @property
     def shares(self) -> tuple[float, float, float, float]:
         """The shares of the bounds as ``onsets`` takes them."""
         rise, fall = (max(one, _LATER) for one in self.bounds)
