@@ -796,7 +796,7 @@ def test_a_recorded_loss_of_another_objective_is_named_however_many_steps(
 def test_a_usual_epsilon_that_explains_a_recorded_loss_is_named(count: int, tmp_path: Path) -> None:
     """However many steps there are; a difference that none explains is too small to be named."""
     row = {"log_probs_new": [[-1.0, -2.0], [-1.5]], "log_probs_old": [[-1.1, -2.0], [-1.5]]}
-    rows = [row | {"step": at, "rewards": [0.3, 0.1 + 0.01 * at]} for at in range(count)]
+    rows = [row | {"step": at, "rewards": [0.3, 0.1 + 0.001 * at]} for at in range(count)]
     path, flags = tmp_path / "a.jsonl", ("-v", "grpo", "-p", "std_eps=1e-4")
     losses = [one["loss"] for one in trend(write(path, rows), *flags)["steps"]]
     for off, named in ((0.0, True), (2e-5, False)):
