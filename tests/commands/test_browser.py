@@ -322,6 +322,9 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     worst = "[...document.querySelectorAll('.links a')].find((one) => /token/.test(one.hash)).hash"
     address = tab.run(worst)
     follow(tab, address)
+    assert re.match(
+        r"Step \d+, record .*: the step's largest .*mismatch", tab.run("document.title")
+    )
     step, _, response, position = map(int, re.findall(r"-(\d+)", address))
     name = tab.run("page.view.record.id")
     record = next(one for one in records if one["id"] == name)
