@@ -71,9 +71,9 @@ def _with_flag(event: Event, ungrouped: str | None) -> Event:
 
 # ---- the losses that the records have -----------------------------------------------------------
 
-_LEAST_SHARE, _SMALL = 0.02, 1e-4
-"""The share of the run's largest loss by which a recorded one is another objective's, and the share
-of a step's loss from which on an unusual ``std_eps`` shows."""
+_LEAST_SHARE, _SMALL = 0.005, 1e-4
+"""The share of the run's largest loss by which a recorded one is another objective's, more than half
+precision rounds; and the share of a step's loss from which on an unusual ``std_eps`` shows."""
 _STD_EPS = (1e-4, 1e-6, 1e-8)
 """Those of TRL, of verl, and of papers."""
 _EXPLAINS = 0.1
@@ -122,10 +122,10 @@ def _std_eps(run: Run, step: Step, loss: float) -> float | None:
 
 
 def _apart(first: float, second: float) -> tuple[str, str]:
-    """Two numbers with as many digits, at least 4, as show that they differ, and one more."""
-    pairs = ((f"{first:.{n}g}", f"{second:.{n}g}") for n in range(4, 17))
-    least = next((n for n, (one, other) in enumerate(pairs, 4) if one != other), 16)
-    return f"{first:.{least + 1}g}", f"{second:.{least + 1}g}"
+    """Two numbers with 4 digits, or one more than show that they differ."""
+    digits = (n for n in range(4, 17) if f"{first:.{n - 1}g}" != f"{second:.{n - 1}g}")
+    least = next(digits, 17)
+    return f"{first:.{least}g}", f"{second:.{least}g}"
 
 
 # ---- what ``grpo check`` names in the worst record of the first events --------------------------
