@@ -548,6 +548,20 @@ def test_a_finding_without_an_objective_is_shown_by_check(tmp_path: Path) -> Non
         assert " --where 'step>=0'  #" in one["command"]
 
 
+def test_an_engine_that_comes_nearer_is_called_so(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    rows = [
+        {"step": at, "log_probs": old.tolist(), "rewards": [1.0, 0.0] * 2}
+        | {"log_probs_rollout": (old + size * draw.normal(size=old.shape)).tolist()}
+        for at in range(40)
+        for size in [0.03 if at < 20 else 0.01]
+        for old in [-draw.uniform(0.5, 3.0, (4, 60))]
+    ]
+    (event,) = trend(write(tmp_path / "a.jsonl", rows))["events"]
+    assert event["severity"] == "info"
+    assert "the log-probs of engine and trainer came nearer to each other" in event["summary"]
+
+
 # ---- the verdict ------------------------------------------------------------------------------
 
 WHOLE = {

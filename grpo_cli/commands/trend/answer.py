@@ -72,8 +72,8 @@ def _with_flag(event: Event, ungrouped: str | None) -> Event:
 # ---- the losses that the records have -----------------------------------------------------------
 
 _LEAST_SHARE, _SMALL = 0.005, 1e-4
-"""The share of the run's largest loss by which a recorded one is another objective's, more than half
-precision rounds; and the share of a step's loss from which on an unusual ``std_eps`` shows."""
+"""The share of the run's largest loss by which a recorded one is another objective's (rounding in
+half precision is less), and that of a step's loss from which on another ``std_eps`` shows."""
 _STD_EPS = (1e-4, 1e-6, 1e-8)
 """Those of TRL, of verl, and of papers."""
 _EXPLAINS = 0.1

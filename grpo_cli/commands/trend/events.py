@@ -56,6 +56,7 @@ _RESPONSES = RANKS["entropy"]
 _UPDATES = RANKS["ratio_p999"]
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
+_SURENESS = watch("entropy"), watch("nll")
 _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
 _LEVELS = (SHIFT, DRIFT, SPIKE)
@@ -307,7 +308,7 @@ class Event(Answer):
         if one.kind == LIMIT and _family(one) == "mismatch":
             words = "engine and trainer differ"  # nothing says that they ever did not
             words += ", as where the engine has older weights" * (one.severity == INFO)
-        if one.severity == INFO and row is not None and row.steady and one.direction == DOWN:
+        if one.severity == INFO and row in _SURENESS and one.direction == DOWN:
             words = "the policy became surer of its tokens as its reward rose"
         if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
