@@ -314,8 +314,7 @@ def follow(tab: Chromium, address: str) -> None:
 
 def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     tab, records, folder = browse_run
-    found = tab.run("[...document.querySelectorAll('.findings li')].map((one) => one.textContent)")
-    assert any("mismatch.k3" in one for one in found)
+    assert "mismatch." in tab.run("document.querySelector('.summary').textContent")
     lines = "[...document.querySelectorAll('.event .command')].map((one) => one.innerText)"
     commands = tab.run(lines)
     marks = ["step ", "all findings", "worst at step "]
@@ -323,6 +322,9 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     worst = "[...document.querySelectorAll('.links a')].find((one) => /token/.test(one.hash)).hash"
     address = tab.run(worst)
     follow(tab, address)
+    assert re.match(
+        r"Step \d+, record .*: the step's largest .*mismatch", tab.run("document.title")
+    )
     step, _, response, position = map(int, re.findall(r"-(\d+)", address))
     name = tab.run("page.view.record.id")
     record = next(one for one in records if one["id"] == name)
@@ -351,7 +353,7 @@ def test_a_step_says_what_began_there_with_its_cause_and_fix(browse_run):
     tab, _, _ = browse_run
     summary = "[...document.querySelectorAll('.summary > *')].map((one) => one.textContent)"
     title, facts = tab.run("document.title"), tab.run(summary)
-    onset, worst = tab.run("[...document.querySelectorAll('.event li a')].slice(0, 2).map(String)")
+    onset, worst = tab.run("[...document.querySelectorAll('.summary a')].slice(0, 2).map(String)")
     family = "document.querySelector('.family')"
     assert tab.run(f"{family}.querySelector('a')") is None, "where it is worst is in the line above"
     assert "→" in tab.run(f"{family}.textContent")
@@ -667,21 +669,28 @@ def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, wid
     assert headings
     assert title.lower().strip(".") not in [one.lower() for one in headings]
     named = "[...document.querySelectorAll('.summary dt')].map((one) => one.textContent)"
-    assert {*browser.run(named)} == {"likely cause", "fix", "last good step", "also"}
-    visible = "[...document.querySelectorAll('.event li')].filter((one) => one.checkVisibility())"
-    sentences = browser.run(f"{visible}.map((one) => one.textContent)")
-    assert re.search(r"(rose|fell): median [\d.e-]+ before", sentences[0]), "on a phone too"
+    heads = {"likely cause", "fix", "last good step", "evidence", "also"}
+    assert {*browser.run(named)} == heads
+    words = browser.run("document.querySelector('.summary').textContent")
+    sentence = re.search(r"\w+ (rose|fell): median [\d.e-]+ before", words)
+    details = browser.run("document.querySelector('.event').textContent")
+    assert sentence
+    assert sentence[0] not in details
+    below = "document.querySelector('.event').getBoundingClientRect().top"
+    charts = "document.querySelector('.chart').getBoundingClientRect()"
+    assert browser.run(f"{charts}.top < 800 && {charts}.top < {below}")
     lefts = browser.run(
         "[...document.querySelector('.event').children].map((x) => x.getBoundingClientRect().left)"
     )
     assert max(lefts) - min(lefts) < 1
-    assert browser.run("document.querySelector('.summary a').textContent") in headings
-    browser.run("document.querySelector('.summary a').click()")
+    also = "document.querySelector('.summary a[href^=\"#event\"]')"
+    assert browser.run(f"{also}.textContent") in headings
+    browser.run(f"{also}.click()")
     browser.run("new Promise((done) => setTimeout(done, 150))")
     assert browser.run("scrollY") > 0
     assert grpo("report", run, "--against", run, "-o", str(out)).exit_code == 0
     browser.open(out)
-    assert {*browser.run(named)} == {"likely cause", "fix", "last good step", "also"}
+    assert {*browser.run(named)} == heads
     assert browser.problems == []
 
 

@@ -792,6 +792,23 @@ def test_a_recorded_loss_of_another_objective_is_named_however_many_steps(
     assert _OTHER in " ".join(result.stdout.split())
 
 
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_usual_epsilon_that_explains_a_recorded_loss_is_named(count: int, tmp_path: Path) -> None:
+    """However many steps there are; a difference that none explains is too small to be named."""
+    row = {"log_probs_new": [[-1.0, -2.0], [-1.5]], "log_probs_old": [[-1.1, -2.0], [-1.5]]}
+    rows = [row | {"step": at, "rewards": [0.3, 0.1 + 0.001 * at]} for at in range(count)]
+    path, flags = tmp_path / "a.jsonl", ("-v", "grpo", "-p", "std_eps=1e-4")
+    losses = [one["loss"] for one in trend(write(path, rows), *flags)["steps"]]
+    for off, named in ((0.0, True), (2e-5, False)):
+        both = zip(rows, losses, strict=True)
+        write(path, [one | {"loss": loss + off} for one, loss in both])
+        said = trend(path, "-v", "grpo")["verdict"]
+        assert ("std_eps 0.0001 explains it (-p std_eps=0.0001)" in said) == named
+        values = said.rpartition(" against ")
+        shown = values[0].rpartition(" ")[2], values[2].partition(")")[0]
+        assert shown[0] != shown[1] or not named
+
+
 _OTHER = "the records' loss is not dr's"
 """A recorded loss that ``-v dr`` does not give."""
 

@@ -314,6 +314,31 @@ def test_shorter_responses_are_no_fault_where_the_reward_rises(gain: float, tmp_
     assert length["severity"] == ("info" if gain else "warning")
 
 
+@each(("gain", "slope", "severity"), [
+    (0.02, 0.015, "info"),
+    (0.0, 0.015, "warning"),
+    (0.02, 0.06, "warning"),  # to less than a half: a collapse
+])  # fmt: skip
+def test_a_policy_that_learns_gets_surer(
+    gain: float, slope: float, severity: str, tmp_path: Path
+) -> None:
+    """Slowly; the title says so where it is no fault."""
+    draw = np.random.default_rng(5)
+    rows = [
+        {"step": step, "id": f"{step}/{group}", "log_probs": (-nll).tolist(), "rewards": right}
+        for step in range(STEPS)
+        for since in [max(step - 15, 0)]
+        for group in range(6)
+        for nll in [2.0 * draw.uniform(0.6, 1.4, (8, 12)) * np.exp(-slope * since)]
+        for right in [(draw.random(8) < 0.3 + gain * since).astype(float).tolist()]
+    ]
+    found = trend(write(tmp_path / "a.jsonl", rows))
+    (event,) = [one for one in found["events"] if "nll" in one["metrics"]]
+    assert event["severity"] == severity
+    how = "surer of its tokens as its reward rose" if severity == "info" else "too sure of its"
+    assert how in event["summary"]
+
+
 def written(path: Path, rows: list[Columns], **more: Callable[[int, int], Any]) -> Path:
     """Steps as records of a group each, with fields made of their step and group."""
     return write(path, (
@@ -384,6 +409,25 @@ def test_a_prompt_whose_rewards_become_equal_is_named(
     )
     of_prompt = [one for one in trend(rare)["findings"] if "prompt=2" in one["metric"]]
     assert {one["severity"] for one in of_prompt} == ({"info"} if equal < 1.0 else set())
+
+
+def test_a_dead_prompt_is_no_headline_where_the_reward_fell_at_all(tmp_path: Path) -> None:
+    """The answer is no longer paid for; one group still has a response without the format."""
+    draw, rows = np.random.default_rng(5), healthy()
+    for step, now in enumerate(rows):
+        answers = (draw.random((GROUPS, 8)) < 0.6) * float(step < STEP)
+        now["rewards"] = 0.5 + answers
+        if step % 5 == 0:
+            now["rewards"][1, 0] -= 0.5
+    path = written(tmp_path / "a.jsonl", rows, id=lambda step, group: group)
+    found = trend(path, "-v", "grpo")
+    assert found["verdict"].startswith("step 24: the rewards fell at all prompts; last good")
+    assert "reward_mean" in found["events"][0]["summary"]
+    for now in rows[STEP:]:  # a prompt of four has more than the mean of all
+        now["rewards"] = np.full((GROUPS, 8), 0.2)
+        now["rewards"][1:, 0] = 0.0
+    verdict = trend(written(path, rows, id=lambda step, group: group), "-v", "grpo")["verdict"]
+    assert verdict.startswith("step 24: the reward fell; last good step 23")
 
 
 @each("factor", [10.0, 0.1])

@@ -397,7 +397,7 @@ def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
     """Where it finds nothing in the worst record, its command is not offered."""
     rewards = {"rewards": [1.0] * 20 + [0.2] * 20}
     shown = run("trend", series(tmp_path / "a.jsonl", rewards), "-v", "dr").stdout
-    assert "fell at step 20" in shown
+    assert "reward_mean 1 → 0.2" in shown
     assert "grpo check" not in shown
     shown = run("trend", SAMPLES / "temperature.jsonl.gz").stdout
     assert "# all findings" in shown

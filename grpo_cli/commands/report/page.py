@@ -13,7 +13,7 @@ from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import Choice, KeptGroups, choose, limit_tokens, worst_in
 from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
-from grpo_cli.commands.trend.events import Event
+from grpo_cli.commands.trend.events import Event, measure
 from grpo_cli.commands.trend.metrics import legend, metric, unit
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
@@ -202,7 +202,8 @@ def _head(answer: Trend) -> dict[str, Any]:
             if column is not None or steps.logged
         ],
         "findings": [
-            asdict(one) | {"by": _color(one), "event": at}
+            asdict(one)
+            | {"by": _color(one), "event": at, "measure": measure(one), "first": one is event.first}
             for at, event in enumerate(events)
             for one in event.findings
         ],
@@ -211,7 +212,7 @@ def _head(answer: Trend) -> dict[str, Any]:
                 "title": event.title,
                 "main": event is main,
                 "facts": _facts(event),
-                "check": [event.rest_of(one) for one in event.checked],
+                "check": [event.rest_of(one) for one in event.news],
                 "fix": event.fix,
                 "last_good": last_good_step(steps, [event]),
                 "commands": [] if steps.logged else event.commands,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+
+import numpy as np
 
 from grpo_cli.commands.check.answer import Finding
 from grpo_cli.commands.check.run import check
@@ -13,7 +16,7 @@ from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import Checked, Event, events
 from grpo_cli.commands.trend.findings import findings, first_place
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
 from grpo_cli.commands.trend.onsets import STUCK
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.run import Run
@@ -21,6 +24,7 @@ from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.verdict import Coverage, verdict
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
+from grpo_cli.terminal.numbers import counted
 
 
 def trend_of(
@@ -46,7 +50,8 @@ def trend_of(
     found = findings(steps, flags, ungrouped)
     happened = [_with_flag(event, ungrouped) for event in events(found, steps)]
     variant, signatures, compared = "", list[str](), None
-    covered = Coverage(steps, columns, run)
+    losses = [] if run is None else [*differing_losses(steps, run)]
+    covered = Coverage(steps, columns, run, losses)
     if run is not None:
         variant, signatures = run.plan.variant, [*run.signatures]
         happened = with_checks(happened, steps, run)
@@ -62,6 +67,65 @@ def _with_flag(event: Event, ungrouped: str | None) -> Event:
         return event
     fix = ungrouped.partition("; ")[2]
     return replace(event, cause=Cause("", fix, is_certain=False, first=event.first))
+
+
+# ---- the losses that the records have -----------------------------------------------------------
+
+_LEAST_SHARE, _SMALL = 0.005, 1e-4
+"""The share of the run's largest loss by which a recorded one is another objective's (rounding in
+half precision is less), and that of a step's loss from which on another ``std_eps`` shows."""
+_STD_EPS = (1e-4, 1e-6, 1e-8)
+"""Those of TRL, of verl, and of papers."""
+_EXPLAINS = 0.1
+"""The share of a difference that may be left."""
+
+
+def differing_losses(steps: Steps, run: Run) -> Iterator[str]:
+    """That the recorded losses are another objective's, or of another ``std_eps``.
+
+    Small differences, as of half precision, are named only where a usual ``std_eps`` explains them.
+    """
+    recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
+    if recorded is None or own is None or np.isnan(recorded - own).all():
+        return
+    distance, count = np.abs(recorded - own), int(np.count_nonzero(~np.isnan(recorded - own)))
+    differs = distance > max(_LEAST_SHARE * float(np.nanmax(np.abs(own))), LOSS_NOISE)
+    eps = None
+    if not differs.any():
+        differs = distance > _SMALL * np.abs(own)
+        at = int(np.nanargmax(distance))
+        if 2 * differs.sum() <= count or (eps := _std_eps(run, steps[at], recorded[at])) is None:
+            return
+    at = int(differs.argmax())
+    values = " against ".join(_apart(float(recorded[at]), float(own[at])))
+    fix = "name yours with -v, or ask grpo verify"
+    yield (
+        f"the records' loss is not {run.plan.variant}'s at {differs.sum():,} of "
+        f"{counted(count, 'step')} (first at step {steps.numbers[at]:,}, {values}): "
+        + (fix if eps is None else f"std_eps {eps:g} explains it (-p std_eps={eps:g})")
+    )
+
+
+def _std_eps(run: Run, step: Step, loss: float) -> float | None:
+    """The usual ``std_eps`` with which the loss of a step is this; None where none gives it."""
+    own, off = run.plan.values.get("std_eps"), abs(loss - (step.metrics["loss"] or 0.0))
+    for eps in _STD_EPS if own is not None and run.reader.on is None else ():
+        flags = {**run.plan.flags, "std_eps": eps}
+        plan = replace(run.plan, flags=flags, _cache={})
+        reader = of_steps(run.reader, [step], run.step_source)
+        with suppress(InputError):
+            found = Run(reader, plan, run.step_source, one_run=True).read()
+            value = float(found.metrics["loss"][found.numbers.index(step.number)])
+            if abs(loss - value) <= _EXPLAINS * off:
+                return eps
+    return None
+
+
+def _apart(first: float, second: float) -> tuple[str, str]:
+    """Two numbers with 4 digits, or one more than show that they differ."""
+    digits = (n for n in range(4, 17) if f"{first:.{n - 1}g}" != f"{second:.{n - 1}g}")
+    least = next(digits, 17)
+    return f"{first:.{least}g}", f"{second:.{least}g}"
 
 
 # ---- what ``grpo check`` names in the worst record of the first events --------------------------

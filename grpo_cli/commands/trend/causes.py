@@ -24,12 +24,13 @@ from grpo_cli.commands.trend.onsets import (
     medians,
 )
 from grpo_cli.commands.trend.step import SURE, WARNING, Finding, Steps
-from grpo_cli.commands.trend.sums import OF_ENVIRONMENT, OF_SPREAD
-from grpo_cli.commands.trend.watched import DOWN, UP, meaning
+from grpo_cli.commands.trend.sums import OF_ENVIRONMENT, OF_SPREAD, PROMPT
+from grpo_cli.commands.trend.watched import DOWN, UP, VERIFIER, meaning
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
 from grpo_cli.objective.kl import k3
+from grpo_cli.terminal.numbers import counted
 
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
@@ -85,6 +86,8 @@ _AROUND, _LEAST_SIDE, _NEAREST = 20, 5, 8
 whose mean spread gives the factor: of 5 it is as far off by noise as of 12 by growth."""
 _ALIKE, _LEAST_FACTOR = 0.35, 0.25
 """By how much logarithms of factors may differ, and the least of one, where rewards are scaled."""
+_MOST_OF_ONE = 0.6
+"""The share of its own fall by which one environment, or prompt, lowers the mean of a run."""
 _LOW, _GROWS = 0.35, 4.0
 """Of an engine that is never updated: the most of the mismatch's range that its first step has, and
 the least z of Mann and Kendall of its steps."""
@@ -159,14 +162,44 @@ def _is_negative(finding: Finding, steps: Steps) -> bool:
     return bool(since.mean() < -_SURE * error)
 
 
-def _no_reward(found: Sequence[Finding], _: Steps) -> Cause | None:
-    """An environment or a prompt whose responses had rewards has none, or only equal ones."""
-    for name, what in ((OF_ENVIRONMENT, "0"), (OF_SPREAD, "equal")):
-        for one in _named(found, name):
-            if one.row is not None and one.after == 0.0:
-                which = one.metric.removeprefix(name)
-                return Cause(f"all rewards of {which} are {what}", one.row.fix, first=one)
-    return None
+def _no_reward(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """Environments or prompts whose responses had rewards have none, or only equal ones.
+
+    Where the reward fell at several, or by more than one of them explains, that is what happened.
+    """
+    rows = (one for name in (OF_ENVIRONMENT, OF_SPREAD) for one in _named(found, name))
+    gone: dict[str, Finding] = {}
+    for one in rows:
+        if one.after == 0.0:
+            gone.setdefault(one.metric.partition("/")[2], one)
+    if not gone:
+        return None
+    which, first = next(iter(gone.items()))
+    others = sum(_are_near(first, one) for one in gone.values()) - 1
+    falls = (one for one in _named(found, _REWARD) if one.direction == DOWN)
+    fell = next((one for one in falls if _are_near(first, one)), None)
+    if fell is not None and fell.row is not None and (others or _is_larger(fell, first, steps)):
+        equal = (one for one in _named(found, "groups_equal") if _are_near(first, one))
+        kind = "prompts" if which.startswith(PROMPT) else "environments"
+        many = "all prompts" if any(one.after == 1.0 for one in equal) else f"{others + 1} {kind}"
+        words = f"the rewards fell at {many}" if others else "the reward fell"
+        return Cause(words, fell.row.fix, first=fell)
+    what = "0" if first.metric.startswith(OF_ENVIRONMENT) else "equal"
+    more = f" and {counted(others, 'other')}" if others else ""
+    return Cause(f"all rewards of {which}{more} are {what}", VERIFIER, first=first)
+
+
+def _are_near(first: Finding, second: Finding) -> bool:
+    """Whether they began together."""
+    return abs(first.onset - second.onset) <= LEAST_FUTURE
+
+
+def _is_larger(fell: Finding, gone: Finding, steps: Steps) -> bool:
+    """Whether the reward of the run fell by more than an environment, or a prompt, explains."""
+    means = steps.metrics[OF_ENVIRONMENT + gone.metric.partition("/")[2]]
+    at = steps.numbers.index(gone.onset)
+    own = float(np.nanmean(means[max(at - PAST, 0) : at]) - np.nanmean(means[at:]))
+    return (fell.before or 0.0) - (fell.after or 0.0) > _MOST_OF_ONE * own
 
 
 def _equal_columns(found: Sequence[Finding], steps: Steps) -> Cause | None:

@@ -34,7 +34,7 @@ from grpo_cli.commands.trend.watched import (
     remedy,
     watch,
 )
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import counted, shown
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -56,8 +56,17 @@ _RESPONSES = RANKS["entropy"]
 _UPDATES = RANKS["ratio_p999"]
 _BY_KL = {"entropy", "nll", "gradient_norm", "loss"}
 """What a policy that moves too far changes: what is done about the KL is done about these."""
+_SURENESS = watch("entropy"), watch("nll")
 _NAMED, _THEN = 3, 3
 """Series of an event that its sentence names with their numbers, and of those that followed."""
+_LEVELS = (SHIFT, DRIFT, SPIKE)
+"""The kinds of findings whose sentence has no more than the level before and after."""
+_MEASURES = {
+    "nll": "entropy",
+    **dict.fromkeys(_UPDATE, "ratio"),
+    "groups_equal": "reward_group_std",
+}
+"""Row → what measures the same thing."""
 _MARKS = ":;. "
 _IN_PARENTHESES = re.compile(r"^\(([^)]*)\)")
 _TOKEN = r"""(?<= )(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?: \(id -?\d+\))?"""
@@ -80,8 +89,11 @@ class Checked(NamedTuple):
 
     @property
     def message(self) -> str:
-        """Its message and its record."""
-        return f"{self.finding.message} (record {shown(self.finding.record)})"
+        """Its message, and its record or how many records of the step it is of."""
+        several = self.finding.evidence.get("records", 1)
+        one = f"record {shown(self.finding.record)}"
+        of = f"{several:,} records of the step" if several > 1 else one
+        return f"{self.finding.message} ({of})"
 
     @property
     def line(self) -> str:
@@ -204,9 +216,29 @@ class Event(Answer):
         return sorted(found, key=lambda one: one is not self.first)
 
     @property
+    def _measured(self) -> list[list[Finding]]:
+        """The findings at its beginning, and what measures the same and changed, early or late."""
+        found: dict[str, list[Finding]] = {measure(one): [] for one in self._listed}
+        for one in (*self._listed, *self._later):
+            if (known := found.get(measure(one))) is not None and (
+                not known or one.kind in _LEVELS
+            ):
+                known.append(one)
+        for each in found.values():  # of a prompt after that of the run
+            each.sort(key=lambda one: one is not self.first and "/" in one.metric)
+        return [*found.values()]
+
+    @property
     def in_numbers(self) -> list[Finding]:
-        """The findings of which ``facts`` give all the numbers that their sentences have."""
-        return [one for one in self._listed[:_NAMED] if one.kind in (SHIFT, DRIFT, SPIKE)]
+        """The findings that ``facts`` name or count, whose sentences have nothing more."""
+        return [one for each in self._measured[:_NAMED] for one in each if one.kind in _LEVELS]
+
+    @property
+    def news(self) -> list[Checked]:
+        """What ``grpo check`` found and its metrics do not say."""
+        if not any(_family(one) == "mismatch" for one in self._wrong):
+            return [*self.checked]
+        return [one for one in self.checked if not one.finding.message.startswith(_SAME)]
 
     def rest_of(self, checked: Checked) -> str:
         """A line of ``checked`` without what the likely cause says already."""
@@ -221,13 +253,13 @@ class Event(Answer):
     @property
     def _moved(self) -> str:
         """What the metrics were before and are since."""
-        found = self._listed
-        return ", ".join(map(_in_numbers, found[:_NAMED])) + _more(found, _NAMED)
+        found = self._measured
+        return ", ".join(map(_with_others, found[:_NAMED])) + _more(found, _NAMED)
 
     @property
     def _has_medians(self) -> bool:
         """Whether the numbers of ``_moved`` are medians."""
-        return all(one.kind in (SHIFT, DRIFT, TREND) for one in self._listed[:_NAMED])
+        return all(one[0].kind in (SHIFT, DRIFT, TREND) for one in self._measured[:_NAMED])
 
     @property
     def until(self) -> str:
@@ -276,6 +308,8 @@ class Event(Answer):
         if one.kind == LIMIT and _family(one) == "mismatch":
             words = "engine and trainer differ"  # nothing says that they ever did not
             words += ", as where the engine has older weights" * (one.severity == INFO)
+        if one.severity == INFO and row in _SURENESS and one.direction == DOWN:
+            words = "the policy became surer of its tokens as its reward rose"
         if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
         elif one.kind in (IMPOSSIBLE, STUCK) or not words:
@@ -456,7 +490,20 @@ def _family(finding: Finding) -> str:
     return finding.metric if row is None else row.name.partition(".")[0]
 
 
-def _more(findings: Sequence[Finding], named: int) -> str:
+def measure(finding: Finding) -> str:
+    """What a finding's metric measures: several are of one thing, as those of each prompt are."""
+    family = _family(finding).rstrip("/")
+    return _MEASURES.get(family, family)
+
+
+def _with_others(findings: Sequence[Finding]) -> str:
+    """The first in numbers, and how many others measure the same."""
+    others = len({one.metric for one in findings}) - 1
+    more = f" (and {counted(others, 'other measure')} of it)" if others else ""
+    return _in_numbers(findings[0]) + more
+
+
+def _more(findings: Sequence[Any], named: int) -> str:
     return f" and {len(findings) - named} more" if len(findings) > named else ""
 
 

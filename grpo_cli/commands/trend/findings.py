@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.detectors import RECENT, changes
@@ -110,8 +111,13 @@ def _series(steps: Steps, name: str) -> _Series | None:
     return _Series(name, watch, places, column[places])
 
 
-_LEARNT = {"length_mean": DOWN, "gradient_norm": DOWN, "reward_group_std": DOWN, "groups_equal": UP}
+_LEARNT = {
+    **dict.fromkeys(("length_mean", "gradient_norm", "reward_group_std", "entropy", "nll"), DOWN),
+    "groups_equal": UP,
+}
 """What a policy that gets more reward brings with it, which is no fault by itself."""
+_MOST_AT_ONCE = 0.8
+"""The share of a fall of entropy that four steps have made where no policy learns so fast."""
 _LEAST_GAIN = 3.0
 """Standard errors by which the reward rose since, from which on it did."""
 
@@ -138,7 +144,24 @@ def _known(series: _Series, steps: Steps, change: Change) -> Change:
     if min(map(len, sides)) < LEAST_FUTURE:
         return change
     gain, error = mean_change(*sides)
-    return change._replace(info=True) if gain > _LEAST_GAIN * error else change
+    if gain <= _LEAST_GAIN * error:
+        return change
+    if series.watch.steady is not None:
+        return _unless_collapsed(series.values, series.watch.steady.factor, change)
+    return change._replace(info=True)
+
+
+def _unless_collapsed(values: F64, factor: float, change: Change) -> Change:
+    """A fall as information while it is slow and less than a collapse; else when it is known."""
+    before = float(medians(values[max(0, change.at - PAST) : change.at]))
+    levels = medians(sliding_window_view(values[change.at : change.end], LEAST_FUTURE))
+    by = change.seen - change.at - LEAST_FUTURE
+    if by <= 0 or before - levels[0] > _MOST_AT_ONCE * (before - levels[by]):
+        return change
+    collapsed = np.flatnonzero(levels[by:] < before / factor)
+    if not len(collapsed):
+        return change._replace(info=True)
+    return change._replace(seen=change.seen + int(collapsed[0]))
 
 
 def _lags(series: _Series, steps: Steps, change: Change) -> bool:

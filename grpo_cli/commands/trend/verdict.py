@@ -9,7 +9,7 @@ import numpy as np
 
 from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
 from grpo_cli.commands.trend.events import Event
-from grpo_cli.commands.trend.metrics import ALL, LOSS_NOISE, OBJECTIVE, RECORDED_LOSS
+from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE
 from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Steps
@@ -51,27 +51,6 @@ def moves(steps: Steps) -> Iterator[str]:
             yield f"{name} {brief(begun)} → {brief(ended)}"
 
 
-def differing_losses(steps: Steps, variant: str) -> Iterator[str]:
-    """That the recorded losses are another objective's: at some step by more than grpo's vary."""
-    recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
-    if recorded is None or own is None or np.isnan(recorded - own).all():
-        return
-    distance, span = np.abs(recorded - own), np.nanmax(own) - np.nanmin(own)
-    if not np.nanmax(distance) > max(span, LOSS_NOISE):
-        return
-    differs = distance > max(_LEAST_SHARE * span, LOSS_NOISE)
-    at, known = int(differs.argmax()), int(np.count_nonzero(~np.isnan(distance)))
-    values = f"{brief(float(recorded[at]))} against {brief(float(own[at]))}"
-    yield (
-        f"the records' loss is not {variant}'s at {differs.sum():,} of {counted(known, 'step')} "
-        f"(first at step {steps.numbers[at]:,}, {values}): name yours with -v, or ask grpo verify"
-    )
-
-
-_LEAST_SHARE = 0.02
-"""The share of its range by which grpo's loss differs from a recorded one."""
-
-
 def _passed(name: str, limit: Limit, steps: Steps) -> str:
     """The steps at which a metric passed a published limit, in words; "" where none did."""
     values = steps.metrics[name]
@@ -89,25 +68,38 @@ class Coverage:
         steps: by number.
         fields: the columns that were asked for; None for those that are shown unasked.
         run: whose steps they are; None of a log.
+        losses: sentences on the losses that the records have.
     """
 
-    def __init__(self, steps: Steps, fields: Collection[str] | None, run: Run | None) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        fields: Collection[str] | None,
+        run: Run | None,
+        losses: Sequence[str] = (),
+    ) -> None:
         missing = {} if run is None else run.missing
         on_policy = run is not None and not run.moved
         counts = {name: np.count_nonzero(~np.isnan(each)) for name, each in steps.metrics.items()}
         computed = [] if steps.logged else [*ALL]
-        assumed = [
-            one for one in computed if on_policy and one.worst == "ratio" and counts[one.name]
-        ]
+        assumed = {
+            one.name for one in computed if on_policy and one.worst == "ratio" and counts[one.name]
+        }
         watched = {name: row for name in counts if (row := steps.watch(name)) is not None}
         self._run, self.steps = steps, len(steps)
         self.ungrouped = None if run is None else run.ungrouped
-        self._losses = [] if run is None else [*differing_losses(steps, run.plan.variant)]
-        self.watched = sum(
-            counts[name] >= LEAST and bool(row.shift or row.drift or row.spikes)
-            for name, row in watched.items()
-        ) - len([one for one in assumed if counts[one.name] >= LEAST and one.name in watched])
-        self._others = sum(count > 0 for count in counts.values()) - self.watched
+        self._losses = losses
+        known = {name for name, count in counts.items() if count and name not in assumed}
+        rows = {name: row for name, row in watched.items() if name in known}
+        tested = {name for name, row in rows.items() if row.is_compared}
+        long = {name for name in tested if counts[name] >= LEAST}
+        limited = {name for name, row in rows.items() if row.limits}
+        self.watched = len(long)
+        self._why = {
+            "no rule says which changes are bad": len(known - tested - limited),
+            f"values at fewer than {LEAST} steps": len(tested - long),
+            "no log_probs_old": len(assumed),
+        }
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._passed = [
             passed
@@ -143,7 +135,8 @@ class Coverage:
         if not self.watched:
             return [f"no series has values at {LEAST} steps, so no change can be found", *limits]
         series = f"{self.watched} series over {self.steps:,} steps"
-        series += f" ({self._others} more are not tested)" if self._others else ""
+        why = ", ".join(f"{count} more: {words}" for words, count in self._why.items() if count)
+        series += f" ({why})" if why else ""
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
         return [
             f"no fault found in {series}",

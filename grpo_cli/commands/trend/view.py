@@ -163,31 +163,36 @@ from the longest to the shortest, so that there is room for steps; None: all."""
 def _events(screen: Screen, answer: Trend, most: int | None, commands: int | None) -> str:
     """What happened, each event with the series that followed and the commands that show where.
 
-    Of the main event the head has the title, the fix and the numbers.
+    Of the main event the head has the title, the fix and the numbers. Series that numbers above
+    count are printed where all details are.
     """
     console, events, main = screen.console(), answer.events, main_event(answer.events)
     wrong = [] if main is None else [main, *other_events(events)]
     for event in wrong:
         console.print()
-        rows = [] if event is main else [one for one in event.facts if one[0] in NAMED]
-        if len(wrong) > 1:
-            console.print(wrapped(Text(visible(event.title), "bold"), screen.reading, 2))
-        for name, text in rows:
+        above = event.in_numbers if most is not None else []
+        found = [one for one in event.findings if one.severity == WARNING and one not in above]
+        shown_found = found if most is None else found[: most + 1]
+        checked = (event.checked if most is None else event.news) if commands != 0 else []
+        if len(wrong) > 1 or (commands != 0 and (checked or shown_found)):
+            title = event.title if len(wrong) > 1 else "details"
+            console.print(wrapped(Text(visible(title), "bold"), screen.reading, 2))
+        for name, text in () if event is main else event.facts:
             _print_fact(console, screen, name, text)
-        for each in event.checked if commands != 0 else ():
+        for each in checked:
             of_step = "check of the step", event.rest_of(each)
             later = f"check, step {each.step}", each.message
             _print_fact(console, screen, *(of_step if each.step is None else later))
-        above = event.in_numbers if event is main and most is not None else []
-        found = [one for one in event.findings if one.severity == WARNING and one not in above]
-        shown_found = found if most is None else found[: most + 1]
         for one in shown_found:
             print_finding(console, screen, one)
         if unsaid := found[len(shown_found) :] if most else []:
             names = ", ".join(visible(one.metric) for one in unsaid)
             more = Text(f"  and {len(unsaid)} more: {names}", "dim")
             console.print(wrapped(more, screen.reading, 4))
-        for words in () if answer.steps.logged else event.commands[:commands]:
+        there = [] if answer.steps.logged else event.commands[:commands]
+        if there:
+            console.print(Text("look at", "bold"))
+        for words in there:
             console.print(as_command(f"  {visible(words)}", screen.edge), style="cyan")
     moved = [one for event in events if event.severity == INFO for one in event.findings]
     if moved and wrong and commands != 0:

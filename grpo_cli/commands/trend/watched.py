@@ -105,6 +105,12 @@ class Watch(NamedTuple):
         return self.scale in ("log", "growth")
 
     @property
+    def is_compared(self) -> bool:
+        """Whether its values are compared with those before, beyond limits."""
+        ways = self.shift or self.drift or self.spikes or self.jumps
+        return bool(ways) or self.gone is not None
+
+    @property
     def shares(self) -> tuple[float, float, float, float]:
         """The shares of the bounds as ``onsets`` takes them."""
         rise, fall = (max(one, _LATER) for one in self.bounds)
@@ -201,7 +207,7 @@ _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
     "learning rate"
 )
-_VERIFIER = "check the verifier of this environment or prompt, and what it compares answers with"
+VERIFIER = "check the verifier of this environment or prompt, and what it compares answers with"
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
     "larger groups, or check the verifier; or filter groups of equal rewards"
@@ -329,8 +335,8 @@ TABLE = (
     Watch("rewards/", DOWN, DOWN, bounds=_STEADY,
           fix="check what this reward function has returned since then"),
     Watch(OF_ENVIRONMENT, gone=0.0,
-          fix=_VERIFIER),
-    Watch(OF_SPREAD, gone=0.0, fix=_VERIFIER),
+          fix=VERIFIER),
+    Watch(OF_SPREAD, gone=0.0, fix=VERIFIER),
 )  # fmt: skip
 
 _COMPARED = ("reward_std", "pass_at_k")

@@ -13,6 +13,19 @@ function stepTitle({ events, findings }, step) {
   return `Step ${shown(step)}${worst ? `: the worst of ${worst.metric}.` : ""}`;
 }
 
+// A group, and why the page has its tokens: what it is worst in of its step, or a random choice.
+function groupTitle({ groups, sampled }, step, at) {
+  const { worst_in: worst, pointed } = groups[step][at];
+  const names = worst.map((name) => KINDS[name] ?? name).join(", ");
+  const others = groups[step].filter((group) => !group.pointed.length).length;
+  const random = others > sampled ? `: random, as ${shown(sampled)} of the ${shown(others)} groups without a largest value` : "";
+  const why = names ? `: the step's largest ${names}` : pointed.length ? ": a finding is worst here" : random;
+  return `Step ${shown(step)}, ${groupWords(groups[step], at)}${why}.`;
+}
+
+// What is largest somewhere, in words.
+const KINDS = { ratio: "|log ratio|", kl: "KL", nll: "−log π", length: "length", gradient: "gradient" };
+
 class Page {
   constructor(settings) {
     this.top = settings.top;
@@ -76,7 +89,7 @@ class Page {
     const heading = document.querySelector("h1");
     this.heading ??= heading.textContent;
     const verdict = stepTitle(run, step);
-    heading.textContent = !known ? this.heading : group === null ? verdict : `Step ${step}: ${groupWords(run.groups[step], group)}`;
+    heading.textContent = !known ? this.heading : group === null ? verdict : groupTitle(run, step, group);
     document.title = heading.textContent;
     const parts = [known ? link("#", "run") : make("b", {}, "run")];
     if (known) parts.push(" › ", group === null ? make("b", {}, `step ${step}`) : link(`#step-${step}`, `step ${step}`));

@@ -2,9 +2,6 @@
 
 const WHY = { onset: "a finding begins", worst: "worst step of a finding", before: "step before a finding", end: "first or last step", sampled: "random step", all: "" };
 
-// Up to so many pixels wide, the findings of an event are folded but for the main one.
-const NARROW = 600;
-
 class RunView {
   constructor(run) {
     this.run = run;
@@ -20,7 +17,6 @@ class RunView {
       {},
       ...this.verdict(),
       run.alone ? make("p.hint", {}, sentences([run.alone], run)) : null,
-      ...this.findings(),
       ...this.parts(),
       ...this.against(),
       make("h2", {}, "Series"),
@@ -29,6 +25,7 @@ class RunView {
       this.shown,
       this.more,
       this.constant,
+      ...this.findings(),
       ...this.logged(),
       ...(this.steps.length ? [make("h2", {}, "Steps"), this.list()] : []),
       make("p.hint", {}, keptSentence(run, this.steps)),
@@ -60,13 +57,24 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // The likely cause, the fix, the last good step and the other events below a title that says what happened.
+  // The likely cause, the fix, the last good step, the evidence and the other events below a title that says what happened.
   verdict() {
     const { verdict, facts, findings, events, against } = this.run;
     const title = against ? make("p.verdict", {}, sentences([verdict.split("; ")[0]], this.run)) : null; // the page's is about the other run
     const wrong = findings.some(({ severity }) => severity === "warning");
     const content = (name, words) => (name === "also" ? link(`#event-${events.findIndex(({ title }) => title === words)}`, words) : words);
-    return [title, summary(facts.map(([name, words]) => [name, content(name, words)]), wrong)];
+    const rows = facts.map(([name, words]) => [name, content(name, words)]);
+    const at = facts.findIndex(([name]) => name === "also");
+    const main = events.findIndex((event) => event.main);
+    if (main >= 0) rows.splice(at < 0 ? rows.length : at, 0, ["evidence", this.evidence(main)]);
+    return [title, summary(rows, wrong)];
+  }
+
+  // The likely cause of an event in numbers, how many others measure the same, and where it is worst.
+  evidence(event) {
+    const [[first, ...others]] = families(this.run.findings.filter((one) => one.event === event && one.severity === "warning"));
+    const count = others.length;
+    return make("span", {}, ...this.sentence(first), count ? ` (and ${count} other measure${count > 1 ? "s" : ""} of it)` : "", " ", this.links(first));
   }
 
   findings() {
@@ -77,53 +85,57 @@ class RunView {
     const shownEvents = events.map((event, at) => [event, wrong.filter((one) => one.event === at)]).filter(([, found]) => found.length);
     shownEvents.sort(([a], [b]) => b.main - a.main); // below its summary
     const words = `${moved.length} other ${moved.length === 1 ? "change, not a fault by itself" : "changes, not faults by themselves"}`;
+    const sections = shownEvents.map(([event, found], at) => this.event(event, found, shownEvents[at - 1]?.[0].commands ?? [], shownEvents.length > 1));
     return [
-      make("h2", {}, "Findings"),
-      ...shownEvents.map(([event, found], at) => this.event(event, found, shownEvents[at - 1]?.[0].commands ?? [])),
-      moved.length ? make("details", {}, make("summary", {}, words), make("ul.findings", {}, ...moved.map((one) => this.finding(one)))) : "",
+      make("h2", {}, wrong.length ? "Details" : "Changes"),
+      ...sections,
+      moved.length ? make("details", {}, make("summary", {}, words), make("ul.findings", {}, ...moved.map((one) => this.finding([one])))) : "",
     ];
   }
 
-  // Its main finding, the others in their order, its title, cause and fix unless the summary has them, and what check says of its worst record.
-  event({ title, main, facts, check, commands }, findings, before) {
+  // Its findings, those that measure one thing together, its title, cause and fix unless the page's head has them, what check says, and commands.
+  event({ title, main, facts, check, commands }, findings, before, several) {
     const own = commands.filter((one) => !before.includes(one));
-    const ordered = families([...findings].sort((a, b) => (b === findings[0]) - (a === findings[0]) || a.onset - b.onset));
-    const open = innerWidth > NARROW || ordered.length < 3 ? "" : null;
-    const [first, ...rest] = ordered.map(([one, ...others]) => this.finding(one, one === findings[0], others));
-    const more = `${findings.length - ordered[0].length} more, by step`;
+    const each = families(findings);
+    const rest = main ? each.slice(1) : each; // the head has its main finding
     const words = [...(main ? [] : facts), ...check.map(checkWords)];
     return make(
       "section.event",
       { id: `event-${findings[0].event}` },
-      main ? null : make("h3", {}, make("b", {}, title)),
-      make("ul.findings", {}, first),
-      rest.length ? make("details", { open }, make("summary", {}, more), make("ul.findings", {}, ...rest)) : null,
+      several ? make("h3", {}, make("b", {}, main ? `more on step ${findings[0].onset}` : title)) : null,
       ...words.map(([name, text]) => make("p", {}, make("b", {}, `${name}: `), text)),
+      main ? this.others(each[0]) : null,
+      rest.length ? make("ul.findings", {}, ...rest.map((family) => this.finding(family))) : null,
       ...own.map(commandLine),
     );
   }
 
-  // Others of its family, as mismatch.ess of mismatch.k3, are numbers after it.
-  finding(finding, main = false, others = []) {
-    const { onset, worst_step: worst, worst: place, sentence } = finding;
-    const has = this.steps.length > 0;
+  // The first of a family in a sentence, the others, as mismatch.ess of mismatch.k3, as numbers after it.
+  finding(family) {
+    return make("li", {}, ...this.sentence(family[0]), " ", this.links(family[0]), this.others(family));
+  }
+
+  others([{ onset }, ...others]) {
+    const at = (one) => (one.onset === onset ? "" : ` (step ${one.onset})`);
+    return others.length ? make("p.family", {}, "also", ...others.map((one) => make("span.level", {}, ...levels(one), at(one)))) : null;
+  }
+
+  // A step and what began there.
+  sentence(finding) {
+    const { onset, sentence } = finding;
+    return [this.steps.length ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`, ` ${arrow(finding)} `, sentence.replace(` at step ${onset}:`, ":")];
+  }
+
+  // Where a finding is worst: the step, and the token or response.
+  links(finding) {
+    const { onset, worst_step: worst, worst: place } = finding;
     const group = place ? groupOf(this.run, worst, place) : -1;
-    const links = worst !== onset && has ? ["worst at ", link(`#step-${worst}`, `step ${worst}`)] : [];
+    const links = worst !== onset && this.steps.length ? ["worst at ", link(`#step-${worst}`, `step ${worst}`)] : [];
     if (group >= 0) {
       const token = place.token === null ? "" : `-token-${place.token}-by-${finding.by}`;
       links.push(links.length ? ": " : "there: ", link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding)));
     }
-    const words = sentence.replace(` at step ${onset}:`, ":");
-    return make(
-      "li",
-      {},
-      has ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`,
-      ` ${arrow(finding)} `,
-      main ? make("b", {}, words) : words,
-      " ",
-      make("span.links", {}, ...links),
-      others.length ? make("p.family", {}, "also", ...others.map((one) => make("span.level", {}, ...levels(one)))) : null,
-    );
+    return make("span.links", {}, ...links);
   }
 
   // Which part of the run carries its changes, in the words of the command.
@@ -219,11 +231,11 @@ const sentences = (parts, { metrics }) =>
   parts.filter(Boolean).map((words) => `${words.replace(/^[a-z]+(?=[ :])/, (word) => begun(word, metrics))}.`).join(" ");
 const begun = (word, metrics) => (metrics.some(({ name }) => name === word) ? word : capital(word));
 
-// Findings of one step by the first part of their names, in the order of the first of each.
+// Findings of an event by what they measure, a limit by itself, those of its main finding first.
 function families(findings) {
   const found = new Map();
-  for (const one of findings) {
-    const name = `${one.onset} ${one.metric.split(".")[0]}`;
+  for (const one of [...findings].sort((a, b) => b.first - a.first)) {
+    const name = `${one.measure} ${one.kind === "limit" ? one.metric : ""}`;
     found.set(name, [...(found.get(name) ?? []), one]);
   }
   return [...found.values()];
@@ -233,9 +245,9 @@ const levels = ({ metric, before, after }) => [`${metric} `, make("b", {}, [befo
 
 // What check says, without the name of the rule, and of which record.
 function checkWords(words) {
-  const [, when = "", text, record] = words.match(/^(at step \d+: )?(?:[a-z][a-z-]*: )?([^]*?)(?: \(record (.*)\))?$/);
+  const [, when = "", text, record] = words.match(/^(at step \d+: )?(?:[a-z][a-z-]*: )?([^]*?)(?: \((record .*|[\d,]+ records of the step)\))?$/);
   const same = text.match(/^\((.*)\)$/); // all else is in the likely cause
-  const says = `grpo check${same ? " says the same" : ""}${record === undefined ? "" : `${same ? " of" : ","} record ${record}`}`;
+  const says = `grpo check${same ? " says the same" : ""}${record === undefined ? "" : `${same ? " of" : ","} ${record}`}`;
   return [says, when + (same ? same[1] : text)];
 }
 

@@ -53,9 +53,10 @@ def print_step_answer(
     rest = len(answer.metrics) - len(rows)
     more = f"; {rest} more metrics: --json" if rest else ""
     explained = (
-        "findings first, then the largest change of a metric that is watched; before, after: "
-        f"medians of the steps before and after; {_SIZE}: from before, in robust standard "
-        f"deviations{more}"
+        "findings first, then the metrics that changed most, of those in which trend looks for "
+        f"changes; before, after: medians of these steps; {_SIZE}: at − before, in standard "
+        "deviations of the steps before (1.4826 times their median absolute deviation), of "
+        f"logarithms where trend compares these{more}"
     )
     table = [{"metric": one.name, **one.fields(), _SIZE: one.size} for one in rows]
     _print_rows(console, screen, table, spare=("after",), hide=_INTERNAL, note=explained)
