@@ -18,6 +18,7 @@ from grpo_cli.commands.match.fit import FLOAT32, Factor, factors_of
 from grpo_cli.commands.match.logged import agrees, all_agree, common_means, means_of, others_of
 from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.commands.match.run import (
+    ALIKE,
     MANY,
     RARE,
     Candidate,
@@ -36,8 +37,6 @@ _FAR = 12.0
 _PLAINER = 6.0
 """Bits from which on a solved length is named in place of what is no chance either, and beyond
 which another value is not."""
-_ALIKE = 2.0
-"""Conventions within so many bits are equally simple: of these the nearest is named first."""
 _LARGE = 1 << 18
 """Tokens from which the search begins with what is quickly evaluated."""
 _MOST_WORK = {Depth.QUICK: math.inf, Depth.PLAIN: 4e6, Depth.WIDE: 2e6}
@@ -107,7 +106,7 @@ def _ask(run: Run, questions: Sequence[Question], recorded: str, *, last: bool) 
         windows = [*with_epsilon(run, questions[0].target, Families(first, space))]
         run.matches = _confirm(run, questions, windows, ()) or run.matches
     if not run.reproduced:
-        run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
+        run.matches.sort(key=lambda one: (one.bits // ALIKE, abs(one.difference)))
     if not run.matches:
         run.nearest = evaluate_candidates(questions[-1], run.near(Families(first, space)))
     pairs = zip(entries(run.matches), run.matches, strict=True)
