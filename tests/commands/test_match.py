@@ -126,6 +126,15 @@ def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
     assert shown.startswith("ms-swift/grpo --surrogate unclipped"), shown
 
 
+@each(("flags", "words"), [({"std_ddof": 0, "beta": 0.0}, "grpo -p std_ddof=0 --beta 0")])
+def test_a_convention_is_named_in_fewest_words(path, flags, words) -> None:
+    """Not as grpo-k1 without its KL, nor as pass@k with GRPO's advantages."""
+    loss = evaluate(path, "grpo", epsilon=0.2, **flags).loss
+    for digits in (8, 12):
+        first = match(path, loss=f"{loss:.{digits}g}", epsilon=0.2).matches[0]
+        assert f" -v {words} " in first.command.replace(" --epsilon 0.2", "")
+
+
 def test_of_names_of_one_formula_the_best_known_comes_first(known) -> None:
     """TRL's of an earlier release before ms-swift's; the command evaluates the name that leads."""
     loss = evaluate(known, "trl/grpo@1.9.2").loss
@@ -316,6 +325,18 @@ def test_an_epsilon_that_is_not_usual_is_solved_for(tmp_path, low, high, words) 
         assert first["hits_expected"] < 1e-4
         printed = float(run(*shlex.split(first["command"])[1:]).stdout)
         assert printed == first["value"] == pytest.approx(loss, rel=1e-12)
+
+
+def test_an_exact_epsilon_comes_before_what_float32_leaves() -> None:
+    """Without its clip, of one token by a millionth, the loss is what float32 would leave."""
+    rows = [{**one, "advantages": [r - math.pi / 8 for r in one["rewards"]]} for one in telling()]
+    row = int(np.argmax(rows[0]["advantages"]))
+    rows[0]["log_probs_old"][row][0] = rows[0]["log_probs_new"][row][0] - math.log(2.300001)
+    loss = clipped_loss(rows, 1.3, 1.3, sequence=False)
+    assert 0.0 < abs(loss - evaluate(rows, "dapo", stages={"surrogate": "unclipped"}).loss) < 3e-8
+    found = match(rows, loss=repr(loss))
+    assert found.matches[0].command.startswith("evaluate(data, 'dapo', epsilon_low=1.3")
+    assert (found.matches[0].value, found.entry_count) == (pytest.approx(loss, rel=1e-12), 1)
 
 
 def test_an_epsilon_is_solved_for_where_records_of_equal_rewards_lack_a_column(tmp_path) -> None:

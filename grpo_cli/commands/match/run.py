@@ -147,9 +147,9 @@ class Families:
         """Whether somebody would rather say it so: about as likely, and in fewer words."""
 
         def words(plan: Plan) -> tuple[bool, bool, int, int]:
-            of_kl = plan.flags.get("beta") == 0.0 and bool(_KL.search(plan.variant))
-            place = self._place.get(plan.variant, len(self._place))
-            return bool(plan.swapped), of_kl, len(plan.flags), place
+            no_kl = plan.flags.get("beta") == 0.0
+            of_kl = no_kl and bool(_KL.search(plan.variant))
+            return bool(plan.swapped), of_kl, len(plan.flags) - no_kl, self._place[plan.variant]
 
         return one.bits <= other.bits + ALIKE and words(one.plan) < words(other.plan)
 

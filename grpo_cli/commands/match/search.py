@@ -37,6 +37,8 @@ _FAR = 12.0
 _PLAINER = 6.0
 """Bits from which on a solved length is named in place of what is no chance either, and beyond
 which another value is not."""
+_EXACT = 1e-4
+"""Hits by chance from which on an ε is solved for: a sum in float32 may be what came near."""
 _LARGE = 1 << 18
 """Tokens from which the search begins with what is quickly evaluated."""
 _MOST_WORK = {Depth.QUICK: math.inf, Depth.PLAIN: 4e6, Depth.WIDE: 2e6}
@@ -102,8 +104,10 @@ def _ask(run: Run, questions: Sequence[Question], recorded: str, *, last: bool) 
     most = run.matches[0].bits - _PLAINER if run.sure else math.inf
     if lengths := [one for one in lengths if one.bits < most]:
         run.matches = _confirm(run, questions, lengths, ()) or run.matches
-    if last and not run.sure and len(questions) == 1:
-        windows = [*with_epsilon(run, questions[0].target, Families(first, space))]
+    chance = run.matches[0].chance if run.matches else math.inf
+    if (last or run.sure) and not chance < _EXACT and len(questions) == 1:
+        solved = with_epsilon(run, questions[0].target, Families(first, space))
+        windows = [one for one in solved if not one.chance >= chance]
         run.matches = _confirm(run, questions, windows, ()) or run.matches
     if not run.reproduced:
         run.matches.sort(key=lambda one: (one.bits // ALIKE, abs(one.difference)))
