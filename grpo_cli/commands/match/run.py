@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.answer import OtherNumber
+from grpo_cli.commands.match.answer import OtherNumber, Requirement
 from grpo_cli.commands.match.fit import (
     ACCUMULATED,
     FLOAT32,
@@ -76,6 +76,8 @@ class Candidate:
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
         totals: its totals, once it was evaluated.
+        number: its place in the space, of one that only comes near; ``needs``: what would make it
+            give the number.
     """
 
     plan: Plan
@@ -88,6 +90,8 @@ class Candidate:
     value: float = math.nan
     difference: float = math.nan
     totals: Totals | None = None
+    number: int = -1
+    needs: Requirement | None = None
 
     @property
     def times(self) -> float:
@@ -138,7 +142,6 @@ class Families:
         head = first.rows[0]
         if [head] != before:  # its command has to evaluate the row that it is called by
             first.plan = Plan(head, VARIANTS[head], one.plan.swapped, {}, one.plan.batch)
-
 
     def _names(self, plan: Plan) -> Sequence[str]:
         return self._same.get(plan.variant, [plan.variant])
@@ -395,8 +398,9 @@ class Run:
         for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
             if not np.isfinite(off[at]) or len(found) == NEAREST:
                 break
-            one = self._candidate(int(self.scan.order[self.scan.starts[at]]))
-            one.bits = float(values.bits[at])
+            number = int(self.scan.order[self.scan.starts[at]])
+            one = self._candidate(number)
+            one.bits, one.number, one.size = float(values.bits[at]), number, float(values.size[at])
             if families.add(one):
                 found.append(one)
         return found

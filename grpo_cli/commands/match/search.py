@@ -3,7 +3,7 @@
 Every row of the table of variants is tried unmodified, and with one or two changes: another
 advantage, ratio, clip, KL or denominator; each with the other sign and the factors of accumulation
 and data parallelism. β is solved for if none is given, the usual ε are tried if the plain search
-leaves the number unexplained, and an ε of the unmodified rows is solved for if these do as well.
+leaves the number unexplained, and any ε or β of the unmodified rows if these do as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from grpo_cli.commands.match.epsilon import with_epsilon
 from grpo_cli.commands.match.fit import FLOAT32, Factor, factors_of
 from grpo_cli.commands.match.logged import agrees, all_agree, common_means, means_of, others_of
 from grpo_cli.commands.match.question import LoggedNumber, Question
@@ -26,6 +25,7 @@ from grpo_cli.commands.match.run import (
     Run,
     entries,
 )
+from grpo_cli.commands.match.settings import add_requirements, with_setting
 from grpo_cli.commands.match.space.changes import LENGTH, LENGTHS, Change
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Builder, Depth, Index, known
@@ -38,7 +38,7 @@ _PLAINER = 6.0
 """Bits from which on a solved length is named in place of what is no chance either, and beyond
 which another value is not."""
 _EXACT = 1e-4
-"""Hits by chance from which on an ε is solved for: a sum in float32 may be what came near."""
+"""Hits by chance from which on ε and β are solved for: a sum in float32 may be what came near."""
 _LARGE = 1 << 18
 """Tokens from which the search begins with what is quickly evaluated."""
 _MOST_WORK = {Depth.QUICK: math.inf, Depth.PLAIN: 4e6, Depth.WIDE: 2e6}
@@ -106,13 +106,15 @@ def _ask(run: Run, questions: Sequence[Question], recorded: str, *, last: bool) 
         run.matches = _confirm(run, questions, lengths, ()) or run.matches
     chance = run.matches[0].chance if run.matches else math.inf
     if (last or run.sure) and not chance < _EXACT and len(questions) == 1:
-        solved = with_epsilon(run, questions[0].target, Families(first, space))
+        solved = with_setting(run, questions[0].target, Families(first, space))
         windows = [one for one in solved if not one.chance >= chance]
         run.matches = _confirm(run, questions, windows, ()) or run.matches
     if not run.reproduced:
         run.matches.sort(key=lambda one: (one.bits // ALIKE, abs(one.difference)))
     if not run.matches:
         run.nearest = evaluate_candidates(questions[-1], run.near(Families(first, space)))
+        if len(questions) == 1:
+            add_requirements(run, questions[0])
     pairs = zip(entries(run.matches), run.matches, strict=True)
     run.matches = [one for _, one in sorted(pairs, key=lambda pair: (pair[0], pair[1].bits))]
     run.close()
