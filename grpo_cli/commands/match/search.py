@@ -107,7 +107,8 @@ def _ask(run: Run, questions: Sequence[Question], recorded: str, *, last: bool) 
     chance = run.matches[0].chance if run.matches else math.inf
     if (last or run.sure) and not chance < _EXACT and len(questions) == 1:
         solved = with_setting(run, questions[0].target, Families(first, space))
-        windows = [one for one in solved if not one.chance >= chance]
+        most = run.matches[0].bits if run.sure else math.inf
+        windows = [one for one in solved if one.bits < most and not one.chance >= chance]
         run.matches = _confirm(run, questions, windows, ()) or run.matches
     if not run.reproduced:
         run.matches.sort(key=lambda one: (one.bits // ALIKE, abs(one.difference)))
