@@ -335,6 +335,12 @@ def test_a_beta_that_is_not_usual_is_solved_for(path, beta) -> None:
     assert (first.value, first.hits_expected < 1e-3) == (loss, True)
 
 
+def test_a_setting_of_many_decimals_is_chance() -> None:
+    """Of the variants whose ε or β some number gives, few have one of six decimals."""
+    path = str(Path(__file__).parents[2] / "samples/grpo_batch.json")
+    assert not match(path, loss="0.0543218765").reproduced
+
+
 def test_an_exact_epsilon_comes_before_what_float32_leaves() -> None:
     """Without its clip, of one token by a millionth, the loss is what float32 would leave."""
     rows = [{**one, "advantages": [r - math.pi / 8 for r in one["rewards"]]} for one in telling()]

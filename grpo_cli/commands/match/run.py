@@ -400,7 +400,7 @@ class Run:
                 break
             number = int(self.scan.order[self.scan.starts[at]])
             one = self._candidate(number)
-            one.bits, one.number, one.size = float(values.bits[at]), number, float(values.size[at])
+            one.bits, one.number = float(values.bits[at]), number
             if families.add(one):
                 found.append(one)
         return found

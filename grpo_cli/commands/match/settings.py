@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -101,11 +101,11 @@ def with_setting(run: Run, target: LoggedNumber, families: Families) -> Iterator
     for room in _ROOMS:
         with np.errstate(all="ignore"):
             solved = rows[some], sizes[some], target, room
-            every = chain(betas(run, *solved), windows.solutions(*solved))
-            found = [one for one in every if one.decimals <= _DECIMALS]
+            found = [*betas(run, *solved), *windows.solutions(*solved)]
         once = {(f"{one.width:.6g}", *one.names): one for one in found}
         listed = False
-        for one in sorted(found, key=lambda one: one.cost):
+        round_ones = (one for one in found if one.decimals <= _DECIMALS)
+        for one in sorted(round_ones, key=lambda one: one.cost):
             chance = sum(each.expected(one.cost) for each in once.values())
             if chance >= RARE:
                 break
