@@ -19,7 +19,7 @@ _BY_CHANCE = 0.01
 """How probable it may be that no record before a step differs, if those after it began nothing."""
 
 
-_OF_CHOICE = re.compile(r"(.+): (aggregate \S+ instead of \S+)")
+_OF_CHOICE = re.compile(r"(?P<kind>.+): (?P<choice>aggregate \S+ instead of \S+)")
 _OF_COUNT = re.compile(r"(?:(?P<kind>.+): your loss )?(?P<reading>.+); (?P<own>\S+ divides by .+)")
 _OF_FACTOR = re.compile(r".*mean instead of a sum: yours is the computed one .+ = .+")
 _EACH = "divides each token by "
@@ -28,12 +28,13 @@ _EACH = "divides each token by "
 def sentences(causes: Sequence[str]) -> list[str]:
     """The causes; what is said of one denominator in several ways is one sentence."""
     counts = [found for words in causes if (found := _OF_COUNT.fullmatch(words))]
-    choices = [found for words in causes if (found := _OF_CHOICE.fullmatch(words))][:1]
-    if not counts or len(counts) + len(choices) < 2:
+    counts = [one for one in counts if _about(one) == _about(counts[0])]
+    choices = [found for words in causes if (found := _OF_CHOICE.fullmatch(words))]
+    choices = [one for one in choices if counts and _about(one) == _about(counts[0])][:1]
+    if len(counts) + len(choices) < 2 or not counts:
         return [*causes]
-    kind = f"{choices[0][1]} ({choices[0][2]})" if choices else counts[0]["kind"]
-    readings = [one["reading"] if one["kind"] else f"is {one['reading']}" for one in counts]
-    first, *others = readings
+    kind = f"{choices[0]['kind']} ({choices[0]['choice']})" if choices else counts[0]["kind"]
+    first, *others = [one["reading"] if one["kind"] else f"is {one['reading']}" for one in counts]
     others = [one.removeprefix(_EACH) if first.startswith(_EACH) else one for one in others]
     kind = f"{kind or 'another denominator'}: your loss"
     merged = f"{kind} {', or '.join([first, *others])}; {counts[0]['own']}"
@@ -41,6 +42,12 @@ def sentences(causes: Sequence[str]) -> list[str]:
     rest = [one for one in causes if one not in used and not _OF_FACTOR.fullmatch(one)]
     at = sum(one in rest for one in causes[: min(map(causes.index, used))])
     return [*rest[:at], merged, *rest[at:]]
+
+
+def _about(found: re.Match[str]) -> tuple[str, str]:
+    """Another mistake that a cause adds its denominator to, and the term that this is of."""
+    before, _, kind = (found["kind"] or "").rpartition(", and ")
+    return before, kind.partition(" over ")[0] if " over " in kind else ""
 
 
 def agree(count: int) -> str:
