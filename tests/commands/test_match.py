@@ -126,6 +126,15 @@ def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
     assert shown.startswith("ms-swift/grpo --surrogate unclipped"), shown
 
 
+@each(("flags", "words"), [({"std_ddof": 0, "beta": 0.0}, "grpo -p std_ddof=0 --beta 0")])
+def test_a_convention_is_named_in_fewest_words(path, flags, words) -> None:
+    """Not as grpo-k1 without its KL, nor as pass@k with GRPO's advantages."""
+    loss = evaluate(path, "grpo", epsilon=0.2, **flags).loss
+    for digits in (8, 12):
+        first = match(path, loss=f"{loss:.{digits}g}", epsilon=0.2).matches[0]
+        assert f" -v {words} " in first.command.replace(" --epsilon 0.2", "")
+
+
 def test_of_names_of_one_formula_the_best_known_comes_first(known) -> None:
     """TRL's of an earlier release before ms-swift's; the command evaluates the name that leads."""
     loss = evaluate(known, "trl/grpo@1.9.2").loss
@@ -318,6 +327,32 @@ def test_an_epsilon_that_is_not_usual_is_solved_for(tmp_path, low, high, words) 
         assert printed == first["value"] == pytest.approx(loss, rel=1e-12)
 
 
+@each("beta", [0.0213, 0.00375])
+def test_a_beta_that_is_not_usual_is_solved_for(path, beta) -> None:
+    loss = evaluate(path, "grpo", beta=beta).loss
+    first = match(path, loss=repr(loss), stages=PENALISED).matches[0]
+    assert f"-v grpo --beta {beta} --level" in first.command
+    assert (first.value, first.hits_expected < 1e-3) == (loss, True)
+
+
+def test_a_setting_of_many_decimals_is_chance() -> None:
+    """Of the variants whose ε or β some number gives, few have one of six decimals."""
+    path = str(Path(__file__).parents[2] / "samples/grpo_batch.json")
+    assert not match(path, loss="0.0543218765").reproduced
+
+
+def test_an_exact_epsilon_comes_before_what_float32_leaves() -> None:
+    """Without its clip, of one token by a millionth, the loss is what float32 would leave."""
+    rows = [{**one, "advantages": [r - math.pi / 8 for r in one["rewards"]]} for one in telling()]
+    row = int(np.argmax(rows[0]["advantages"]))
+    rows[0]["log_probs_old"][row][0] = rows[0]["log_probs_new"][row][0] - math.log(2.300001)
+    loss = clipped_loss(rows, 1.3, 1.3, sequence=False)
+    assert 0.0 < abs(loss - evaluate(rows, "dapo", stages={"surrogate": "unclipped"}).loss) < 3e-8
+    found = match(rows, loss=repr(loss))
+    assert found.matches[0].command.startswith("evaluate(data, 'dapo', epsilon_low=1.3")
+    assert (found.matches[0].value, found.entry_count) == (pytest.approx(loss, rel=1e-12), 1)
+
+
 def test_an_epsilon_is_solved_for_where_records_of_equal_rewards_lack_a_column(tmp_path) -> None:
     """Other rows need the engine's log-probs, which the last record has not."""
     rows = [{**one, "log_probs_rollout": one["log_probs_old"]} for one in telling()]
@@ -421,6 +456,44 @@ def test_the_nearest_are_listed_where_nothing_fits(tmp_path) -> None:
         assert one.difference == one.value - 987654321.5
         assert float(run(*shlex.split(one.command)[1:]).stdout) == one.value
         assert one.bits <= 8
+
+
+def test_the_nearest_say_what_would_make_them_match(tmp_path) -> None:
+    """With that setting each gives the number; a factor is one that the records explain."""
+    path = str(write(tmp_path / "a", telling(hyperparameters={"beta": 0.04, "epsilon": 0.2})))
+    stages = PENALISED | {"aggregate": "response-mean"}
+    loss, mean_length = evaluate(path, "grpo", stages=stages).loss, 37 / 8
+    seen: list[str] = []
+    cases = (
+        (1.00231, "k3", {"epsilon": 0.2}),
+        (0.97, "none", {}),
+        (1.003 * mean_length, "none", {}),
+    )
+    for times, kl, flags in cases:
+        number, kept = loss * times, stages | {"kl": kl}
+        found = match(path, loss=f"{number:.10g}", variant="grpo", stages=kept, **flags)
+        assert not found.matches
+        for needs, one in ((one.needs, one) for one in found.nearest if one.needs):
+            seen.append(needs.setting)
+            assert needs.value != needs.instead
+            if needs.meaning:
+                assert needs.value == pytest.approx(number / one.value)
+                continue
+            names = ["epsilon_low", "epsilon_high"] if needs.setting == "epsilon" else []
+            words = shlex.split(one.command)[1:]
+            for name in names or [needs.setting]:
+                flag = f"--{name.replace('_', '-')}"
+                at = words.index(flag) if flag in words else len(words)
+                words[at : at + 2] = [flag, repr(needs.value)]
+            assert float(run(*words).stdout) == pytest.approx(number, rel=1e-9), words
+        if seen[-1] == "beta":
+            words = ["-v", "grpo", "--epsilon", "0.2", *_words(stages)]
+            assert " instead of 0.04" in run("match", path, f"--loss={number:.10g}", *words).stdout
+    assert {"beta", "epsilon", "factor"} <= {*seen}
+
+
+def _words(stages: dict[str, str]) -> list[str]:
+    return [word for stage, choice in stages.items() for word in (f"--{stage}", choice)]
 
 
 # ---- digits and chance --------------------------------------------------------------------------

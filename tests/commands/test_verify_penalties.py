@@ -292,8 +292,8 @@ TIMES = {"dropped (gradient 0)": 0.0, "doubled": 2.0}
 TOKENS = [
     (LAST, "the last token of every response is {}"),
     (FIRST, "the first token of every response is {}"),
-    ([4], "1 of 10 token is {}: token 1 of response 2"),
-    ([6], "1 of 10 token is {}: the last token of response 2"),
+    ([4], "1 of 10 tokens is {}: token 1 of response 2"),
+    ([6], "1 of 10 tokens is {}: the last token of response 2"),
     ([4, 8], "2 of 10 tokens are {}: the first is token 1 of response 2"),
     ([2], "response 1 is {}: 1 of 10 tokens"),
     ([3, 4, 5, 6], "response 2 is {}: 4 of 10 tokens"),
@@ -309,6 +309,33 @@ def count(at: Sequence[int], times: float) -> list[float]:
 def test_tokens_that_do_not_count_or_count_twice(at, words) -> None:
     for said, times in TIMES.items():
         check(words.format(said), compute(counts=count(at, times)))
+
+
+@each(("suffix", "times"), TIMES.items())
+def test_a_clipped_token_that_does_not_count_or_counts_twice(suffix, times) -> None:
+    """Its gradient is 0 either way; the loss is off by its value, not by a factor of 0.99."""
+    seen = evaluate(RECORD, **FLAGS | {"beta": 0.0}).breakdown
+    values, index = seen.contribution, seen.batch.responses.index
+    at = int(np.flatnonzero(seen.clip)[0])
+    loss = -float(values.sum() + (times - 1.0) * values[at])
+    gradient = [seen.gradient[index == row].tolist() for row in range(len(A))]
+    found = difference({"loss": loss, "gradient": gradient}, flags={"beta": 0.0})
+    assert [one.partition(":")[0] for one in found.causes] == [f"1 of 10 tokens is {suffix}"]
+    assert f"of response {index[at]}" in found.causes[0]
+
+
+@each(("groups", "count"), [(1, "or the number of groups;"), (2, "no denominator);")])
+def test_what_is_said_of_one_denominator_is_one_sentence(groups, count) -> None:
+    named = {"id": "r", "group_ids": [at % groups for at in range(len(A))]}
+    seen = evaluate(RECORD | named, stages={"aggregate": "sum"}, **FLAGS)
+    index = seen.breakdown.batch.responses.index
+    gradient = [seen.breakdown.gradient[index == row].tolist() for row in range(len(A))]
+    found = verify(RECORD | named | {"expected": {"gradient": gradient}}, **FLAGS)
+    assert len(found.causes) > 1
+    words = "(aggregate sum instead of response-mean): your loss divides each token by 1 (sum over"
+    assert words in found.headline
+    assert f"{count} grpo divides by responses" in found.headline
+    assert found.headline.count("divides each token by") == 1
 
 
 def test_last_tokens_alone_or_twice_with_their_denominators() -> None:
@@ -379,7 +406,7 @@ def test_masked_tokens_are_no_positions() -> None:
     rows[2][2] = 0.0
     found = difference({"gradient": rows}, mask=mask)
     assert (found.response, found.token) == (2, 2)
-    assert found.causes[0] == "1 of 8 token is dropped (gradient 0): token 2 of response 2"
+    assert found.causes[0] == "1 of 8 tokens is dropped (gradient 0): token 2 of response 2"
 
 
 # ---- factors ------------------------------------------------------------------------------------

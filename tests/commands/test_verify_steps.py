@@ -263,6 +263,24 @@ def test_a_record_that_agrees_by_chance_does_not_hide_whose_the_losses_are(steps
     assert (found.batch, found.verified, found.explained) == ("step", STEPS, STEPS - 1)
 
 
+@each(
+    ("losses", "batch"),
+    [
+        (lambda step, _: step, "step"),  # of each step
+        (lambda *_: 0, "step"),  # of the input
+        (lambda step, at: None if at else step, "record"),  # of the first record of each step
+    ],
+)
+def test_losses_that_nothing_explains_are_of_what_repeats_them(steps, losses, batch) -> None:
+    """Of answers that say as much: where records repeat a loss, it is of the smallest batch."""
+    made = copy.deepcopy([record for step in steps for record in step])
+    for number, record in enumerate(made):
+        if (loss := losses(record["step"], number % len(steps[0]))) is not None:
+            record["expected"] = {"loss": 3.21 + 1.7 * loss}
+    found = verify(made, "grpo", causes=0)
+    assert (found.batch, found.ok, found.explained) == (batch, False, 0)
+
+
 # ---- another row's numbers ----------------------------------------------------------------------
 
 

@@ -14,6 +14,34 @@ from grpo_cli.terminal.numbers import counted, shown
 
 
 @dataclass(frozen=True)
+class Requirement(Answer):
+    """What would make a convention give a number that it does not give.
+
+    Attributes:
+        setting: "beta", "epsilon", "epsilon_low" or "epsilon_high"; "factor" or "divisor".
+        value: what it would have to be.
+        instead: what it is; of a factor or a divisor the number of the records that is near it.
+        meaning: what that number is: "the mean length"; "" of a setting.
+    """
+
+    setting: str
+    value: float
+    instead: float
+    meaning: str = ""
+
+    @property
+    def words(self) -> str:
+        """``β 0.0213 instead of 0.04``, ``divided by 187.3 (the mean length is 187.25)``."""
+        if not self.meaning:
+            return f"{_SYMBOLS[self.setting]} {self.value:.6g} instead of {self.instead:g}"
+        by = "×" if self.setting == "factor" else "divided by"
+        return f"{by} {self.value:.4g} ({self.meaning} is {self.instead:.6g})"
+
+
+_SYMBOLS = {"beta": "β", "epsilon": "ε", "epsilon_low": "ε_low", "epsilon_high": "ε_high"}
+
+
+@dataclass(frozen=True)
 class Convention(Answer):
     """A convention, its number on the data, and the command that evaluates it.
 
@@ -28,6 +56,8 @@ class Convention(Answer):
         sign_flipped: whether the number has the other sign.
         bits: the cost of its changes; each bit halves the prior probability.
         hits_expected: how many equally simple conventions give such a number by chance.
+        needs: of one that does not give the number, what would make it do; None where that says
+            nothing.
     """
 
     entry: int
@@ -42,6 +72,7 @@ class Convention(Answer):
     sign_flipped: bool
     bits: float
     hits_expected: float | None
+    needs: Requirement | None = None
 
     @property
     def flags(self) -> str:

@@ -218,6 +218,7 @@ def convention(
         sign_flipped=flipped,
         bits=one.bits,
         hits_expected=None if math.isnan(one.chance) else one.chance,
+        needs=one.needs,
     )
 
 

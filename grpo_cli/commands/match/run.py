@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.answer import OtherNumber
+from grpo_cli.commands.match.answer import OtherNumber, Requirement
 from grpo_cli.commands.match.fit import (
     ACCUMULATED,
     FLOAT32,
@@ -48,6 +49,8 @@ none was hit below it, and 9 below 0.3."""
 _NAMES = 12
 """Changed conventions of one value that are compared on the probe; unmodified rows all are."""
 _CANDIDATES = 200
+ALIKE = 2.0
+"""Conventions within so many bits are equally simple: of these the nearest is named first."""
 _PLAIN = 8.0
 """Bits of the nearest, at most."""
 _TOGETHER = 1 << 16
@@ -73,6 +76,8 @@ class Candidate:
         value: its number; exact once it was evaluated.
         difference: ``value`` less the target.
         totals: its totals, once it was evaluated.
+        number: its place in the space, of one that only comes near; ``needs``: what would make it
+            give the number.
     """
 
     plan: Plan
@@ -85,6 +90,8 @@ class Candidate:
     value: float = math.nan
     difference: float = math.nan
     totals: Totals | None = None
+    number: int = -1
+    needs: Requirement | None = None
 
     @property
     def times(self) -> float:
@@ -121,15 +128,37 @@ class Families:
 
     def _name(self, first: Candidate, one: Candidate) -> None:
         """Adds a row that is this convention, as published or with hyperparameters or a factor."""
-        names = self._same.get(one.plan.variant, [one.plan.variant])
+        names = self._names(one.plan)
         if one.plan.flags or one.times != first.times:
-            first.also.append((one.plan, one.factor, names))
+            if one.times == first.times and not first.rows and self._is_plainer(one, first):
+                if not first.plan.swapped:
+                    first.also.append((first.plan, first.factor, self._names(first.plan)))
+                first.plan = one.plan
+            else:
+                first.also.append((one.plan, one.factor, names))
             return
         before = first.rows[:1]
         first.rows = sorted({*first.rows, *names}, key=self._place.__getitem__)
         head = first.rows[0]
         if [head] != before:  # its command has to evaluate the row that it is called by
             first.plan = Plan(head, VARIANTS[head], one.plan.swapped, {}, one.plan.batch)
+
+    def _names(self, plan: Plan) -> Sequence[str]:
+        return self._same.get(plan.variant, [plan.variant])
+
+    def _is_plainer(self, one: Candidate, other: Candidate) -> bool:
+        """Whether somebody would rather say it so: about as likely, and in fewer words."""
+
+        def words(plan: Plan) -> tuple[bool, bool, int, int]:
+            no_kl = plan.flags.get("beta") == 0.0
+            of_kl = no_kl and bool(_KL.search(plan.variant))
+            return bool(plan.swapped), of_kl, len(plan.flags) - no_kl, self._place[plan.variant]
+
+        return one.bits <= other.bits + ALIKE and words(one.plan) < words(other.plan)
+
+
+_KL = re.compile(r"\bkl|\bk\d")
+"""In the name of a row."""
 
 
 def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
@@ -369,8 +398,9 @@ class Run:
         for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
             if not np.isfinite(off[at]) or len(found) == NEAREST:
                 break
-            one = self._candidate(int(self.scan.order[self.scan.starts[at]]))
-            one.bits = float(values.bits[at])
+            number = int(self.scan.order[self.scan.starts[at]])
+            one = self._candidate(number)
+            one.bits, one.number = float(values.bits[at]), number
             if families.add(one):
                 found.append(one)
         return found

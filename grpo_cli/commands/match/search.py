@@ -3,7 +3,7 @@
 Every row of the table of variants is tried unmodified, and with one or two changes: another
 advantage, ratio, clip, KL or denominator; each with the other sign and the factors of accumulation
 and data parallelism. β is solved for if none is given, the usual ε are tried if the plain search
-leaves the number unexplained, and an ε of the unmodified rows is solved for if these do as well.
+leaves the number unexplained, and any ε or β of the unmodified rows if these do as well.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from grpo_cli.commands.match.epsilon import with_epsilon
 from grpo_cli.commands.match.fit import FLOAT32, Factor, factors_of
 from grpo_cli.commands.match.logged import agrees, all_agree, common_means, means_of, others_of
 from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.commands.match.run import (
+    ALIKE,
     MANY,
     RARE,
     Candidate,
@@ -25,6 +25,7 @@ from grpo_cli.commands.match.run import (
     Run,
     entries,
 )
+from grpo_cli.commands.match.settings import add_requirements, with_setting
 from grpo_cli.commands.match.space.changes import LENGTH, LENGTHS, Change
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Builder, Depth, Index, known
@@ -36,8 +37,8 @@ _FAR = 12.0
 _PLAINER = 6.0
 """Bits from which on a solved length is named in place of what is no chance either, and beyond
 which another value is not."""
-_ALIKE = 2.0
-"""Conventions within so many bits are equally simple: of these the nearest is named first."""
+_EXACT = 1e-4
+"""Hits by chance from which on ε and β are solved for: a sum in float32 may be what came near."""
 _LARGE = 1 << 18
 """Tokens from which the search begins with what is quickly evaluated."""
 _MOST_WORK = {Depth.QUICK: math.inf, Depth.PLAIN: 4e6, Depth.WIDE: 2e6}
@@ -103,13 +104,18 @@ def _ask(run: Run, questions: Sequence[Question], recorded: str, *, last: bool) 
     most = run.matches[0].bits - _PLAINER if run.sure else math.inf
     if lengths := [one for one in lengths if one.bits < most]:
         run.matches = _confirm(run, questions, lengths, ()) or run.matches
-    if last and not run.sure and len(questions) == 1:
-        windows = [*with_epsilon(run, questions[0].target, Families(first, space))]
+    chance = run.matches[0].chance if run.matches else math.inf
+    if (last or run.sure) and not chance < _EXACT and len(questions) == 1:
+        solved = with_setting(run, questions[0].target, Families(first, space))
+        most = run.matches[0].bits if run.sure else math.inf
+        windows = [one for one in solved if one.bits < most and not one.chance >= chance]
         run.matches = _confirm(run, questions, windows, ()) or run.matches
     if not run.reproduced:
-        run.matches.sort(key=lambda one: (one.bits // _ALIKE, abs(one.difference)))
+        run.matches.sort(key=lambda one: (one.bits // ALIKE, abs(one.difference)))
     if not run.matches:
         run.nearest = evaluate_candidates(questions[-1], run.near(Families(first, space)))
+        if len(questions) == 1:
+            add_requirements(run, questions[0])
     pairs = zip(entries(run.matches), run.matches, strict=True)
     run.matches = [one for _, one in sorted(pairs, key=lambda pair: (pair[0], pair[1].bits))]
     run.close()

@@ -41,10 +41,11 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         if answer.loss_alone is not None:
             _print(console, screen, [answer.loss_alone])
             return
-        near = [x for x in answer.nearest if abs(x.difference) <= _NEAR * abs(answer.target)]
+        near = [x for x in answer.nearest if x.needs or _is_near(answer, x)]
         if near:
-            console.print(Text("\nthe nearest simple conventions", "bold"))
-        for found in near:
+            words = "the nearest simple conventions, which do not match"
+            console.print(Text(f"\n{words}", "bold"))
+        for found in near if chosen().full else near[:_SHOWN]:
             _print(console, screen, [found])
         return
     entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
@@ -70,6 +71,10 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     for line in advice:
         console.print(wrapped(Text(line), screen.reading, 2))
         mark(console, "hint")
+
+
+def _is_near(answer: Matched, one: Convention) -> bool:
+    return abs(one.difference) <= _NEAR * abs(answer.target)
 
 
 def _head(answer: Matched) -> Iterator[tuple[str, str]]:
@@ -127,7 +132,7 @@ def _released(answer: Matched) -> Iterator[str]:
         name = nearest.flags or nearest.variants[0]
         none = "no variant with these flags" if " " in name else "no unmodified variant"
         near = f"; the nearest is {name} with {shown(nearest.value)}"
-        near = near if abs(nearest.difference) <= _NEAR * abs(answer.target) else ""
+        near = near if _is_near(answer, nearest) else ""
         if near or answer.matches:
             yield f"{none} gives this number{near}"
     if recorded:
@@ -161,6 +166,9 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
     if found.factor_meaning:
         head.append(f"  {found.factor_meaning}", "magenta")
     console.print(wrapped(head, screen.width, 4))
+    if found.needs:
+        needs = Text(f"  would match if {found.needs.words}")
+        console.print(wrapped(needs, screen.width, 4))
     for one in same if chosen().full else same[:1]:
         if chosen().full:
             signature = Text(f"  {visible(one.signature)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, isfinite
@@ -16,6 +17,37 @@ _RUNS = 3
 """Runs of differing steps that a verdict names."""
 _BY_CHANCE = 0.01
 """How probable it may be that no record before a step differs, if those after it began nothing."""
+
+
+_OF_CHOICE = re.compile(r"(?P<kind>.+): (?P<choice>aggregate \S+ instead of \S+)")
+_OF_COUNT = re.compile(r"(?:(?P<kind>.+): your loss )?(?P<reading>.+); (?P<own>\S+ divides by .+)")
+_OF_FACTOR = re.compile(r".*mean instead of a sum: yours is the computed one .+ = .+")
+_EACH = "divides each token by "
+
+
+def sentences(causes: Sequence[str]) -> list[str]:
+    """The causes; what is said of one denominator in several ways is one sentence."""
+    counts = [found for words in causes if (found := _OF_COUNT.fullmatch(words))]
+    counts = [one for one in counts if _about(one) == _about(counts[0])]
+    choices = [found for words in causes if (found := _OF_CHOICE.fullmatch(words))]
+    choices = [one for one in choices if counts and _about(one) == _about(counts[0])][:1]
+    if len(counts) + len(choices) < 2 or not counts:
+        return [*causes]
+    kind = f"{choices[0]['kind']} ({choices[0]['choice']})" if choices else counts[0]["kind"]
+    first, *others = [one["reading"] if one["kind"] else f"is {one['reading']}" for one in counts]
+    others = [one.removeprefix(_EACH) if first.startswith(_EACH) else one for one in others]
+    kind = f"{kind or 'another denominator'}: your loss"
+    merged = f"{kind} {', or '.join([first, *others])}; {counts[0]['own']}"
+    used = {found[0] for found in (*counts, *choices)}
+    rest = [one for one in causes if one not in used and not _OF_FACTOR.fullmatch(one)]
+    at = sum(one in rest for one in causes[: min(map(causes.index, used))])
+    return [*rest[:at], merged, *rest[at:]]
+
+
+def _about(found: re.Match[str]) -> tuple[str, str]:
+    """Another mistake that a cause adds its denominator to, and the term that this is of."""
+    before, _, kind = (found["kind"] or "").rpartition(", and ")
+    return before, kind.partition(" over ")[0] if " over " in kind else ""
 
 
 def agree(count: int) -> str:
@@ -213,10 +245,10 @@ class Verified(Frames, Printed):
             return f"yours are the numbers of {self.agrees_with[0]}"
         if self.causes:
             some = "" if self.explained == self.differing else f"{self.explained} of them: "
-            rest = self.causes[1:]
+            first, *rest = sentences(self.causes)
             also = "".join(f", or {one}" for one in rest)
             also = f" ({len(rest)} others fit too)" if len(rest) > 1 else also
-            return f"{some}{self.causes[0]}{also}"
+            return f"{some}{first}{also}"
         factor = self.factor
         if factor is None or (
             self.differing == 1 and not (is_round(factor) or is_round(1 / factor))

@@ -65,26 +65,25 @@ def verified(
         return run, answer
     repeated = (losses.are_repeated or losses.are_one) and _differ(answer)
     why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
-    best: tuple[Verification, Verified] | None = None
-    tried = losses.batches(run.reader.facts.steps) if repeated or losses.are_once else ()
-    for name in tried:
+    of_batches: list[tuple[Verification, Verified]] = []
+    for name in losses.batches(run.reader.facts.steps) if repeated or losses.are_once else ():
         with suppress(GrpoError):  # the records' own answer says what is wrong with them
             other, found = made(batch=name, inferred=why)
+            of_batches += [(other, found)] if found.records else []
             if found.records and not found.differing:
                 return other, found
-            if found.records and (best is None or _quality(found) > _quality(best[1])):
-                best = other, found
+    best = max(of_batches, key=lambda one: _quality(one[1]), default=None)
     least = _CHANCE if repeated and not losses.are_zero else 0.0
-    known = _quality(best[1]) if best is not None and repeated else (0.0, 0.0)
-    if best is not None and known[1] == 1.0 and known >= _quality(answer, least=least):
-        return best  # whatever explains the records
-    if run.deferred:
+
+    def is_best(records: Quality) -> bool:
+        """Whether the batches say more than the records; or as much, where these repeat a loss."""
+        return best is not None and (_quality(best[1]), repeated) > (records, not repeated)
+
+    agreeing, explained = _quality(answer, least=least)
+    if run.deferred and not is_best((agreeing, 1.0)):  # all of them explained
         run, answer = made(batch=RECORD)
-    if best is not None:
-        of_batches, of_records = _quality(best[1]), _quality(answer, least=least)
-        if of_batches > of_records or (repeated and of_batches == of_records):
-            return best
-    return run, answer
+        agreeing, explained = _quality(answer, least=least)
+    return best if best is not None and is_best((agreeing, explained)) else (run, answer)
 
 
 def _answered(
@@ -112,7 +111,10 @@ _CHANCE = 0.5
 """The share of records that may agree by chance with their step's loss, if that is not 0."""
 
 
-def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:
+Quality = tuple[float, float]
+
+
+def _quality(answer: Verified, least: float = 0.0) -> Quality:
     """The share of records that agree, and of those that differ the share that is explained.
 
     A share that is not above the least is 0.
@@ -312,12 +314,12 @@ class Verification:
             return Finding(verdict, verdict.first, where=UNKNOWN)
         self._differing += 1
         rows = self._rows if self._differing == 1 or (self._rows and self._rows.given) else None
-        if rows and rows.given and not (self._is_named or self._has_cause):
+        if rows and rows.given and not self._has_cause:
             if rows.give(item) and verdict.first is not None:
                 return Finding(verdict, verdict.first)
             self.rows_failed = True
         found = self._explained(verdict, suspect)
-        self._has_cause |= bool(found.causes or found.of_all)
+        self._has_cause |= bool(found.causes or found.of_all or (self._is_named and found.possible))
         if rows and not (self._is_named and found.causes):
             rows.give(item)
         known = bool(found.causes or found.of_all)

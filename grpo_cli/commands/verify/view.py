@@ -18,6 +18,7 @@ from grpo_cli.commands.verify.answer import (
     Verdict,
     Verified,
     agree,
+    sentences,
 )
 from grpo_cli.commands.verify.batches import UNITS
 from grpo_cli.commands.verify.causes.located import DIFFERS, HINT, LOOK
@@ -39,7 +40,8 @@ def draw(console: Console, screen: Screen, answer: Verified) -> None:
             console.print(wrapped(line, screen.reading, 13))
         console.print()
     differing = [row for row in answer.records if not row.agrees]
-    for line in (_verdict(answer, len(differing)), *_alternatives(answer)):
+    others = _lines(answer.causes)[1:] if _in_verdict(answer) else ()
+    for line in (_verdict(answer, len(differing)), *(Text(f"  or by: {one}") for one in others)):
         console.print(wrapped(line, screen.reading, 2))
     if answer.metrics_differ or any(map(_metrics, answer.records)):
         console.print(wrapped(_metrics_verdict(answer), screen.reading, 2))
@@ -53,7 +55,7 @@ def draw(console: Console, screen: Screen, answer: Verified) -> None:
         first = _brief(
             row.first,
             possible,
-            hint=not (at or answer.agrees_with or (everywhere and len(in_verdict) == 1)),
+            hint=not (at or answer.agrees_with or (everywhere and len(sentences(in_verdict)) == 1)),
         )
         lines = _paragraph(row, first, answer, in_verdict, everywhere=everywhere)
         for line in lines:
@@ -223,28 +225,16 @@ def _listed(causes: Sequence[str]) -> list[str]:
     """A line for each cause that fits, of three or more with --full; else the first."""
     if not causes:
         return []
-    if len(causes) > 1 and _are_all_shown(causes):
-        return [f"- {one}" for one in causes]
-    return [_simplest(causes)]
+    lines = _lines(causes)
+    return [f"- {one}" for one in lines] if len(lines) > 1 else lines
 
 
-def _are_all_shown(causes: Sequence[str]) -> bool:
-    """Whether each of what fits has a line, not only the first."""
-    return chosen().full or len(causes) <= 2
-
-
-def _simplest(causes: Sequence[str]) -> str:
-    """The first of the causes that fit, and how many others do, where those have no lines."""
-    if _are_all_shown(causes):
-        return causes[0]
-    return f"{causes[0]} ({len(causes) - 1} others fit too: --full)"
-
-
-def _alternatives(answer: Verified) -> Iterator[Text]:
-    """What else fits as well as what the verdict names, a line each."""
-    fitting = answer.causes if _in_verdict(answer) else ()
-    if _are_all_shown(fitting):
-        yield from (Text(f"  or by: {one}") for one in fitting[1:])
+def _lines(causes: Sequence[str]) -> list[str]:
+    """What fits, a line each; of three or more the first, and how many others fit."""
+    lines = sentences(causes)
+    if chosen().full or len(lines) <= 2:
+        return lines
+    return [f"{lines[0]} ({len(lines) - 1} others fit too: --full)"]
 
 
 def _record(row: Verdict | StageDifference, unit: str = "record") -> str:
@@ -296,7 +286,7 @@ def _verdict(answer: Verified, differing: int) -> Text:
             whole = counted(differing, answer.unit, UNITS[answer.unit])
             every = f"all {whole}" if answer.explained == differing else every
             by = f": one mistake in {every}; in {answer.unit} {shown(having[0][0].id)}: "
-        return Text.assemble((differ, "bold red"), by, _simplest(answer.causes))
+        return Text.assemble((differ, "bold red"), by, _lines(answer.causes)[0])
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     keys = keys or [*_compared(answer)]
     words = f"{records} {agree(answer.verified)}: {', '.join(keys)} ({_within(answer)})"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from grpo_cli.commands.solving import roundest
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.errors import GrpoError
 from grpo_cli.hyperparameters import HyperparameterError, Value
@@ -151,19 +152,6 @@ class Family(Protocol):
 
 
 _STEPS = 8
-
-
-def roundest(low: float, high: float) -> float:
-    """Returns the number of the fewest digits between two that have one sign."""
-    if low > 0.0 > high or high < low:
-        return low
-    exponent = math.floor(math.log10(max(abs(low), abs(high)))) if high or low else 0
-    for digits in range(12):
-        step = 10.0 ** (exponent - digits)
-        number = math.ceil(low / step - 1e-9) * step
-        if number <= high + 1e-9 * step:
-            return float(f"{number:.12g}")
-    return 0.5 * (low + high)
 
 
 def roundest_near(number: float, room: float = 1e-5) -> float:

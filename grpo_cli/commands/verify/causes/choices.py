@@ -10,12 +10,12 @@ from itertools import permutations, product
 import numpy as np
 
 from grpo_cli.batch import F64, Segments
+from grpo_cli.commands.solving import roundest
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import (
     Cause,
     bound_to,
     catalogued,
-    roundest,
     swapped,
     tapped,
 )

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.solving import roundest
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, roundest, swapped
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, swapped
 from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice

@@ -10,7 +10,6 @@ from typing import Self
 import numpy as np
 
 from grpo_cli.batch import F64, I64, Batch, Segments
-from grpo_cli.commands.verify.causes.rounding import loss_rooms
 from grpo_cli.commands.verify.compare import (
     NOISE_OF_SUMS,
     Column,
@@ -19,6 +18,8 @@ from grpo_cli.commands.verify.compare import (
     column_of,
     deciding,
     digits_of,
+    half_steps,
+    precisions,
 )
 from grpo_cli.commands.verify.expected import Expectation, Flags
 from grpo_cli.engine.chunk import Chunk
@@ -369,3 +370,54 @@ def _room(loss: float) -> float:
     """By how much a loss of so many digits may be off."""
     digits, places = digits_of(loss) if np.isfinite(loss) else (TYPED + 1, 0)
     return 0.5 * 10.0**-places if loss and digits <= TYPED else 0.0
+
+
+# ---- what the rounding of log-probs leaves open of a loss ----------------------------------------
+
+_LOG_PROBS = ("log_probs_new", "log_probs_old", "log_probs_ref")
+_DECIMALS = range(3, 8)
+"""Of log-probs that were rounded: fewer may have been typed, more are as good as float32."""
+_SIGMAS = 3.0
+_OF_FLOAT32 = 2.0**-23
+"""What float32 leaves of the sizes that a loss is made of."""
+
+
+def log_prob_formats(values: F64, records: Segments) -> list[str]:
+    """[M] the format that all numbers of a record were rounded to; "" where none is known.
+
+    It is "4 decimals", "bfloat16", "float16" or "float32".
+    """
+    found = precisions(values, records.lengths)
+    exact = {f"{places} decimals": np.round(values, places) == values for places in _DECIMALS}
+    exact["float32"] = values.astype(np.float32) == values
+    for form, held in exact.items():
+        lost = records.sum(~held) > 0
+        found = [name or ("" if no else form) for name, no in zip(found, lost, strict=True)]
+    return found
+
+
+def loss_rooms(breakdown: Breakdown) -> F64:
+    """[M] by how much the loss of each record may be off, since its log-probs were rounded.
+
+    It is three standard deviations of Σ slope·error, with errors spread evenly over half a unit of
+    the last decimal; the slopes by π_old and by the reference are no larger than by π_θ. A column
+    that is coarser than another was so in training: what writes a record rounds them all.
+    """
+    records, each = breakdown.batch.record_tokens, _log_probs(breakdown)
+    if not each:
+        return np.zeros(records.count)
+    steps = np.min([_half_steps(log_prob_formats(x, records), x, records) for x in each], axis=0)
+    squares = len(each) * records.sum((breakdown.gradient * steps) ** 2) / 3.0
+    rounded = _SIGMAS * np.sqrt(squares) + _OF_FLOAT32 * breakdown.record_scale
+    return np.where(records.sum(steps) > 0.0, rounded, 0.0)
+
+
+def _log_probs(breakdown: Breakdown) -> list[F64]:
+    found = (getattr(breakdown.batch, name) for name in _LOG_PROBS)
+    return [values for values in found if values is not None]
+
+
+def _half_steps(formats: Sequence[str], values: F64, records: Segments) -> F64:
+    """[N] how far each log-prob may be from what it was rounded from."""
+    parts = zip(formats, np.split(values, records.starts[1:]), strict=True)
+    return np.concatenate([half_steps(form, part) for form, part in parts])

@@ -344,7 +344,8 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
                 "mean over the responses of a group missing: your loss adds up their token means; "
                 f"divide each group's sum by {size}"
             )
-        small = mistake == "group-count" and constant and size < _SURE_SIZE
+        alone = all(other == "group-count" for other, *_ in names)
+        small = mistake == "group-count" and constant and size < _SURE_SIZE and alone
         equal &= small
         yield Cause(own or mistake, words, made, equal=small, by_record=True)
     if not equal or case.gradient is None:

@@ -41,16 +41,21 @@ def separate_factors(case: Case) -> Iterator[Cause]:
         factor = f"the computed one times {gradient:.5g}"
         words = f"only the gradient differs: yours is {factor}, and the loss agrees"
         yield Cause("gradient-factor", words, partial(Case.scaled, loss=1.0, gradient=gradient))
-        if is_round(loss):  # else it is fitted to the one number that it explains
+        exact = is_round(loss, within=max(_EXACT, case.rounding))
+        if exact:  # else it is fitted to the one number that it explains
             turned = "wrong sign: " if abs(loss + 1.0) <= case.tolerance.rtol else ""
             named = (name for name, value in _stated(case, _ACCUMULATION) if _is_times(loss, value))
             of = "".join(f" ({name}, so perhaps accumulation)" for name in [*named][:1])
             factor = f"the computed one times {loss:.5g}{of}"
             words = f"{turned}only the logged loss differs: yours is {factor}"
             yield Cause("loss-factor", words, partial(Case.scaled, loss=loss, gradient=1.0))
-        if is_round(loss) and abs(gradient - 1.0) > 1e-3:
+        if exact and abs(gradient - 1.0) > 1e-3:
             words = f"off by constant factors: gradient times {gradient:.5g}, loss times {loss:.5g}"
             yield Cause("factor", words, partial(Case.scaled, loss=loss, gradient=gradient))
+
+
+_EXACT = 1e-5
+"""What float32 leaves of a factor."""
 
 
 def _is_times(factor: float, value: float) -> bool:

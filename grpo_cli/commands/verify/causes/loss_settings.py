@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.solving import Curve
 from grpo_cli.commands.verify.causes import choices, clips, denominators, statistics
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, on_top, swapped
@@ -191,9 +192,9 @@ def _loss_off(case: Case, low: F64, high: F64) -> F64:
     off = np.full(len(low), _off(case))
     for turn, own, epsilon in zip((-1.0, 1.0), _own(case), (low, high), strict=True):
         mine = turn * b.advantage > 0
-        bounds = np.concatenate([[own], epsilon]) + turn
-        sums = turn * _capped_sums(turn * b.ratio[mine], weight[mine], bounds)
-        off += sums[1:] - sums[0]
+        curve = Curve.of(turn * (b.ratio[mine] - 1.0), turn * weight[mine])
+        added = curve.at(np.append(own, epsilon))
+        off += added[1:] - added[0]
     return off
 
 
@@ -204,17 +205,6 @@ def _both_off(case: Case, low: F64, high: F64) -> F64:
     of_high = _loss_off(case, np.full(len(high), own_low), high)
     own = _loss_off(case, np.array([own_low]), np.array([own_high]))
     return (of_low[:, None] + of_high[None, :] - own).ravel()
-
-
-def _capped_sums(ratio: F64, weight: F64, bounds: F64) -> F64:
-    """[K] Σ w·min(ρ, bound) of each bound, from one sort and running sums."""
-    order = np.argsort(ratio)
-    ratio, weight = ratio[order], weight[order]
-    below = np.concatenate([[0.0], np.cumsum(ratio * weight)])
-    above = np.concatenate([[0.0], np.cumsum(weight[::-1])])[::-1]
-    at = np.searchsorted(ratio, bounds)
-    result: F64 = below[at] + np.where(at < len(ratio), bounds, 0.0) * above[at]
-    return result
 
 
 # ---- β ------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, tapped
+from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
@@ -242,6 +243,8 @@ def solved_tokens(case: Case) -> Iterator[Cause]:
     if wanted is None:
         return
     wrong = ~case.near(wanted, ours)
+    if not wrong.any():
+        yield from _silent_tokens(case)
     some = wrong.any() and not (wrong | (np.abs(ours) <= case.quiet)).all()
     for times, suffix in _TIMES:
         if some and case.near(wanted, np.where(wrong, times, 1.0) * ours).all():
@@ -250,6 +253,26 @@ def solved_tokens(case: Case) -> Iterator[Cause]:
             yield _cause(_words(case, picked, suffix), picked, times)._replace(equal=equal)
             if not np.array_equal(picked, wrong):
                 yield _cause(_words(case, wrong, suffix), wrong, times)
+
+
+def _silent_tokens(case: Case) -> Iterator[Cause]:
+    """Yields a token without gradient, a clipped one, by whose value a loss is off."""
+    if case.loss is None:
+        return
+    quiet = np.abs(case.breakdown.gradient) <= case.quiet
+    off = case.loss - float(case.breakdown.record_objective[0])
+    room = max(case.loss_room, FLOAT32_LOSS * abs(case.loss))
+    for times, suffix in _TIMES:
+        left = np.abs((times - 1.0) * case.breakdown.contribution - off)
+        fitting = np.flatnonzero(quiet & (left <= room) & (room < _OF_VALUE * abs(off)))
+        picked = np.isin(np.arange(len(left)), fitting[:1])
+        if len(fitting):
+            others = ", or another clipped token of this value" * (len(fitting) > 1)
+            yield _cause(_words(case, picked, suffix) + others, picked, times)
+
+
+_OF_VALUE = 0.01
+"""The share of a token's value that the digits of a loss may leave open."""
 
 
 def _may_be_advantages(case: Case, picked: Flags) -> bool:
@@ -299,6 +322,6 @@ def _words(case: Case, picked: Flags, suffix: str) -> str:
     else:
         positions = case.batch.positions
         place = f"token {inside if positions is None else int(positions[at])} of response {row}"
-    verb = "token is" if count == 1 else "tokens are"
+    verb = "tokens is" if count == 1 else "tokens are"
     place = f"{'the first is ' if count > 1 else ''}{place}"
     return f"{count} of {responses.total} {verb} {suffix}: {place}"
