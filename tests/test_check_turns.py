@@ -92,6 +92,7 @@ def named(thread: str) -> str:
     return re.sub("[^a-z0-9]+", "-", thread.lower())
 
 
+@pytest.mark.more
 @each("thread", THREADS, ids=lambda thread: thread["name"])
 def test_the_command_answers_the_thread_and_names_nothing_else(thread: dict[str, str]) -> None:
     command, *flags = thread["command"].split()

@@ -751,6 +751,7 @@ def test_findings_are_in_the_order_of_the_verdict() -> None:
     assert f"Trend({run.headline})" == repr(run).split("\n")[0]
 
 
+@pytest.mark.more
 def test_printed_an_answer_has_what_its_command_prints() -> None:
     """Of many findings of a kind the first; the notices are counted below."""
     for words, found in (

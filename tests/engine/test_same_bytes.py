@@ -133,6 +133,7 @@ def test_where_reading_fails_all_before_is_there(
     assert "gone" in err[-1]
 
 
+@pytest.mark.more
 @each("count", [12, 13])
 def test_environments_have_rewards_where_they_are_few_in_all_of_the_run(
     cut: Cut, tmp_path: Path, count: int
