@@ -291,6 +291,14 @@ def test_older_weights_at_one_prompt_are_no_temperature(size, only, wanted):
     assert {one.code for one in found if one.severity == "error"} == wanted
 
 
+@pytest.mark.more
+@each(("only", "wanted"), [([24, 26], set()), ([24, 26, 28], {"temperature"})])
+def test_an_update_that_sharpens_half_of_a_step_is_no_temperature(only, wanted):
+    """With the prompt that every second update sharpens, three of the six of step 4, or four."""
+    found = check(small_run(6, {"new": 0.8}, only=only), limit=0).findings
+    assert {one.code for one in found if one.severity == "error"} == wanted
+
+
 @each(("records", "wanted"), [([50], "info"), ([50, 51], "error")])
 def test_a_base_that_one_record_of_a_hundred_shows_is_no_error(records, wanted):
     draw, rows = np.random.default_rng(3), []

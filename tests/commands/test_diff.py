@@ -214,3 +214,17 @@ def test_two_runs_in_one_folder_are_no_run(tmp_path: Path) -> None:
         write_run(tmp_path / name, RUN)
     result = run("diff", tmp_path / "a", tmp_path / "b")
     assert (result.exit_code, "both have step 0, so these are 2 runs" in result.stderr) == (2, True)
+
+
+def test_responses_are_paired_by_their_tokens_where_no_column_is_in_both(tmp_path: Path) -> None:
+    """Log-probs of one run, ratios of the other."""
+    tokens, rewards = [["a", "b"], ["c"]], [1.0, 0.0]
+    first = {"tokens": tokens, "rewards": rewards, "log_probs_new": [[-1.0, -2.0], [-3.0]]}
+    second = {"tokens": tokens[::-1], "rewards": rewards[::-1], "ratios": [[1.1], [1.0, 2.0]]}
+    paths = [
+        write(tmp_path / f"{at}.jsonl", [one | {"step": step} for step in range(3)])
+        for at, one in enumerate((first, second))
+    ]
+    found = run("diff", *paths)
+    assert found.exit_code == 0
+    assert "the runs are identical: 3 steps" in found.stdout
