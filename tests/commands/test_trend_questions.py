@@ -381,6 +381,10 @@ def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
     assert "grpo check" not in shown
     shown = run("trend", SAMPLES / "temperature.jsonl.gz").stdout
     assert "# all findings" in shown
+    threads = Path(__file__).parents[2] / "samples/threads"
+    for name, code in (("nemo-rl-1330", "rollout-mismatch"), ("verl-6564", "last-token")):
+        (event, *_) = answer("trend", threads / f"{name}.jsonl")["events"]
+        assert [one.partition(":")[0] for one in event["check"]] == [code]
 
 
 @each("last", [31, 59])
