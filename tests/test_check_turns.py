@@ -15,6 +15,7 @@ from trials.turns.kinds import KINDS, dumped
 from trials.turns.wrong import WRONG, Wrong, mistaken
 
 
+@pytest.mark.more
 def test_clean_batches_of_agents_have_no_fault(tmp_path: Path) -> None:
     """Every layout and every credit that frameworks have, in one file."""
     path = tmp_path / "clean.jsonl"

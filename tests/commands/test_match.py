@@ -269,7 +269,7 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
         ("grpo", PROMPTS | {"ratio": "sequence"},
          {"epsilon_low": 3e-4, "epsilon_high": 4e-4, "beta": 0.0},
          {"stages": PROMPTS | {"ratio": "sequence"}}, "-v"),
-    ], 2),
+    ], 1),
 )  # fmt: skip
 def test_hyperparameters_are_solved_for_or_searched(
     path, variant, stages, flags, asked, words
@@ -504,6 +504,7 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     assert f"; {count} other {others} it on this data (" in shown
 
 
+@pytest.mark.more
 def test_the_printed_command_gives_the_printed_value(known, losses) -> None:
     for variant, times in some([("dapo", 0.25), ("openrlhf/ppo", -1.0)], 1):
         text = f"{times * losses[variant]:.9g}"
@@ -697,6 +698,7 @@ def named_dapo() -> list[dict[str, Any]]:
     return [row | {"hyperparameters": {"beta": 0.04, "epsilon": 0.2}} for row in rows]
 
 
+@pytest.mark.more
 def test_the_row_that_the_records_name_comes_first_in_any_release(tmp_path) -> None:
     """Among rows that are equal on this data; what its release differs in is said."""
     path = str(write(tmp_path / "trl", named_dapo()))

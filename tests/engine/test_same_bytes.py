@@ -81,6 +81,7 @@ def test_files_of_all_kinds(cut: Cut, files: list[str], line: str) -> None:
     assert "the same error in 1 more record, 2 files in all" in told
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("line", ["convert"])
 def test_records_without_ids_and_a_table(cut: Cut, unnamed: list[str], line: str) -> None:
     name, *flags = line.split()
