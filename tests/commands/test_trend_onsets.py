@@ -174,7 +174,6 @@ def test_what_was_found_stays_and_ends(tmp_path: Path) -> None:
     assert abs(every[-1][1][0] - 100) <= 1
 
 
-@pytest.mark.more
 def test_an_onset_anywhere_in_a_long_series_is_found(tmp_path: Path) -> None:
     """Places are looked at in stretches, of which none hides what is at its border."""
     begins = (10, 57, 265, 266, 267, 521, 522, 700, 797)
