@@ -15,6 +15,7 @@ from trials.turns.kinds import KINDS, dumped
 from trials.turns.wrong import WRONG, Wrong, mistaken
 
 
+@pytest.mark.more
 def test_clean_batches_of_agents_have_no_fault(tmp_path: Path) -> None:
     """Every layout and every credit that frameworks have, in one file."""
     path = tmp_path / "clean.jsonl"
@@ -92,6 +93,7 @@ def named(thread: str) -> str:
     return re.sub("[^a-z0-9]+", "-", thread.lower())
 
 
+@pytest.mark.more
 @each("thread", THREADS, ids=lambda thread: thread["name"])
 def test_the_command_answers_the_thread_and_names_nothing_else(thread: dict[str, str]) -> None:
     command, *flags = thread["command"].split()

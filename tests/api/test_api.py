@@ -751,6 +751,7 @@ def test_findings_are_in_the_order_of_the_verdict() -> None:
     assert f"Trend({run.headline})" == repr(run).split("\n")[0]
 
 
+@pytest.mark.more
 def test_printed_an_answer_has_what_its_command_prints() -> None:
     """Of many findings of a kind the first; the notices are counted below."""
     for words, found in (
@@ -766,6 +767,7 @@ def test_printed_an_answer_has_what_its_command_prints() -> None:
     assert "dead-group: 9 findings, the first (.findings has all)\n  record 0: " in str(check(dead))
 
 
+@pytest.mark.more
 def test_data_in_memory_have_no_empty_command() -> None:
     lines = gzip.decompress(Path(RUN).read_bytes()).splitlines()
     (event,) = (one for one in trend([*map(json.loads, lines)]).events if one.severity != "info")

@@ -142,6 +142,7 @@ def test_check_names_the_fault_of_a_thread_and_nothing_else(name):
     assert words in severe[0]["message"]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("row", [(), ("-v", "trl/dapo")])
 def test_verify_names_that_cut_tokens_are_in_the_denominator(row):
     """182 tokens count; the response that was cut has 50 more, and three pads.
@@ -259,6 +260,7 @@ def small_run(
     return rows
 
 
+@pytest.mark.more
 @each("size", [6, 16])
 def test_an_update_that_sharpens_a_prompt_is_no_temperature(size):
     """A temperature of a column is in most records: of the run, or of a step."""
@@ -273,6 +275,7 @@ def test_an_update_that_sharpens_a_prompt_is_no_temperature(size):
     assert ("temperature", 6) in errors({"new": 0.6}, since=36)
 
 
+@pytest.mark.more
 @each(
     ("size", "only", "wanted"),
     [
@@ -285,6 +288,14 @@ def test_an_update_that_sharpens_a_prompt_is_no_temperature(size):
 def test_older_weights_at_one_prompt_are_no_temperature(size, only, wanted):
     """They sharpen a prompt as a temperature does; it sharpens those of a step, or all alike."""
     found = check(small_run(size, {"rollout": 0.8}, only=only), limit=0).findings
+    assert {one.code for one in found if one.severity == "error"} == wanted
+
+
+@pytest.mark.more
+@each(("only", "wanted"), [([24, 26], set()), ([24, 26, 28], {"temperature"})])
+def test_an_update_that_sharpens_half_of_a_step_is_no_temperature(only, wanted):
+    """With the prompt that every second update sharpens, three of the six of step 4, or four."""
+    found = check(small_run(6, {"new": 0.8}, only=only), limit=0).findings
     assert {one.code for one in found if one.severity == "error"} == wanted
 
 
@@ -342,6 +353,7 @@ def test_an_engine_that_begins_on_policy_is_no_mismatch_from_a_step_on(noise, wa
     assert [one.severity for one in found if "explains" in one.evidence] == wanted
 
 
+@pytest.mark.more
 @each("sizes", [[0.09] * 6 + [0.11] * 6, [0.085] * 3 + [0.1] * 8 + [0.06]])
 def test_places_that_hardly_differ_are_not_named(sizes):
     """Six standard errors are soon reached; who reads "mostly" expects more than a tenth."""

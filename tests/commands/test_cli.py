@@ -164,6 +164,7 @@ def test_the_version_needs_no_numpy_and_no_command(flag):
     assert imported("typer,numpy,grpo_cli.commands.eval", flag) == ["typer"]
 
 
+@pytest.mark.more
 def test_rich_is_imported_where_it_prints(dump):
     path = str(dump({}))
     assert imported("numpy,rich", "eval", path, "-f", "jsonl", "-q") == ["numpy"]

@@ -267,3 +267,17 @@ def write_table(path: Path, rows: Any, steps: list[int]) -> None:
         return
     with pa.ipc.new_file(str(path), table.schema) as file:
         file.write_table(table, max_chunksize=300)
+
+
+def test_responses_are_paired_by_their_tokens_where_no_column_is_in_both(tmp_path: Path) -> None:
+    """Log-probs of one run, ratios of the other."""
+    tokens, rewards = [["a", "b"], ["c"]], [1.0, 0.0]
+    first = {"tokens": tokens, "rewards": rewards, "log_probs_new": [[-1.0, -2.0], [-3.0]]}
+    second = {"tokens": tokens[::-1], "rewards": rewards[::-1], "ratios": [[1.1], [1.0, 2.0]]}
+    paths = [
+        write(tmp_path / f"{at}.jsonl", [one | {"step": step} for step in range(3)])
+        for at, one in enumerate((first, second))
+    ]
+    found = run("diff", *paths)
+    assert found.exit_code == 0
+    assert "the runs are identical: 3 steps" in found.stdout

@@ -197,6 +197,7 @@ def names(grpo, command: str, path: str, *flags: str) -> list[object]:
     return [row["id"] for row in document["records"]]
 
 
+@pytest.mark.more
 def test_blank_lines_give_no_other_numbers(grpo, gaps):
     assert names(grpo, "eval", gaps, "-v", "dr") == [0, 2, 5]
     assert names(grpo, "verify", gaps, "-v", "dr") == [0, 2, 5]

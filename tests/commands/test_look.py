@@ -205,7 +205,7 @@ def test_a_wide_terminal_stretches_neither_prose_nor_bars(grpo, dump, monkeypatc
             ("variants trl/*", "name"),
             ("variants --stage kl", "choice"),
         ],
-        4,
+        3,
     ),
 )
 def test_every_table_has_its_formats(grpo, dump, command, column):

@@ -102,6 +102,7 @@ def test_the_std_of_a_batch_has_other_settings_too(path) -> None:
     assert found.matches[0].difference == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.more
 def test_the_nearest_row_is_named_with_the_flags_that_it_has(path) -> None:
     """If it is within 0.1 % of the number."""
     flags = (*FEW, "--advantage", "batch-std", "--rtol", "1e-9")
@@ -135,6 +136,7 @@ def test_a_convention_is_named_in_fewest_words(path, flags, words) -> None:
         assert f" -v {words} " in first.command.replace(" --epsilon 0.2", "")
 
 
+@pytest.mark.more
 def test_of_names_of_one_formula_the_best_known_comes_first(known) -> None:
     """TRL's of an earlier release before ms-swift's; the command evaluates the name that leads."""
     loss = evaluate(known, "trl/grpo@1.9.2").loss
@@ -276,7 +278,7 @@ CISPO = {"kl": "none", "advantage": "group-std", "aggregate": "token-mean", "rat
         ("grpo", PROMPTS | {"ratio": "sequence"},
          {"epsilon_low": 3e-4, "epsilon_high": 4e-4, "beta": 0.0},
          {"stages": PROMPTS | {"ratio": "sequence"}}, "-v"),
-    ], 2),
+    ], 1),
 )  # fmt: skip
 def test_hyperparameters_are_solved_for_or_searched(
     path, variant, stages, flags, asked, words
@@ -302,6 +304,7 @@ def clipped_loss(rows: list[dict[str, Any]], low: float, high: float, *, sequenc
     return -math.fsum(terms) / len(terms)
 
 
+@pytest.mark.more
 @each(
     ("low", "high", "words"),
     some([
@@ -353,6 +356,7 @@ def test_an_exact_epsilon_comes_before_what_float32_leaves() -> None:
     assert (found.matches[0].value, found.entry_count) == (pytest.approx(loss, rel=1e-12), 1)
 
 
+@pytest.mark.more
 def test_an_epsilon_is_solved_for_where_records_of_equal_rewards_lack_a_column(tmp_path) -> None:
     """Other rows need the engine's log-probs, which the last record has not."""
     rows = [{**one, "log_probs_rollout": one["log_probs_old"]} for one in telling()]
@@ -445,6 +449,7 @@ def test_a_penalty_in_the_reward_may_be_0_in_the_first_record(tmp_path) -> None:
     assert found.matches[0].value == loss
 
 
+@pytest.mark.more
 def test_the_nearest_are_listed_where_nothing_fits(tmp_path) -> None:
     path = str(write(tmp_path / "a", telling()))
     found = match(path, loss=987654321.5, stages=PLAIN["advantage"])
@@ -532,6 +537,7 @@ def test_chance_is_how_often_numbers_are_hit(path) -> None:
 # ---- what would distinguish them ----------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -> None:
     words = ("match", known, f"--loss={losses['dapo']:.5g}", "--kl", "none")
     found = json.loads(run(*words, "--json").stdout)
@@ -571,6 +577,7 @@ def test_the_headline_counts_what_is_listed(known, losses) -> None:
     assert f"; {count} other {others} it on this data (" in shown
 
 
+@pytest.mark.more
 def test_the_printed_command_gives_the_printed_value(known, losses) -> None:
     for variant, times in some([("dapo", 0.25), ("openrlhf/ppo", -1.0)], 1):
         text = f"{times * losses[variant]:.9g}"
@@ -764,6 +771,7 @@ def named_dapo() -> list[dict[str, Any]]:
     return [row | {"hyperparameters": {"beta": 0.04, "epsilon": 0.2}} for row in rows]
 
 
+@pytest.mark.more
 def test_the_row_that_the_records_name_comes_first_in_any_release(tmp_path) -> None:
     """Among rows that are equal on this data; what its release differs in is said."""
     path = str(write(tmp_path / "trl", named_dapo()))
@@ -832,6 +840,7 @@ def test_a_beta_is_solved_for_as_exactly_as_sums_are_rounded(tmp_path) -> None:
     assert all(abs(one.difference) <= found.tolerance for one in found.matches)
 
 
+@pytest.mark.more
 def test_a_clip_above_with_a_kl_is_found_from_log_probs_in_float32(tmp_path) -> None:
     """In one step, and in all: a loss that is off in any step is none of it."""
     settings = {"std_eps": 1e-4, "epsilon_low": 0.2, "epsilon_high": 0.28, "beta": 0.02}

@@ -56,6 +56,7 @@ def test_a_length_that_is_not_given_is_found_by_the_loss() -> None:
     assert row.value == pytest.approx(loss, rel=1e-14)
 
 
+@pytest.mark.more
 def test_a_variant_of_another_framework_is_less_plain() -> None:
     """Its numbers have more bits where the records name the framework that they are from."""
     loss, plain = evaluate(telling(), "verl/vanilla").loss, {"kl": "none", "ratio": "token"}

@@ -245,7 +245,8 @@ def test_the_commands_of_the_front_page_can_be_run(folder: Path) -> None:
         assert ended.code not in (2, 70), (one.text, ended.err)
 
 
-@pytest.mark.parametrize(("words", "variant", "flag"), some(MATCHES, 2))
+@pytest.mark.more
+@pytest.mark.parametrize(("words", "variant", "flag"), some(MATCHES, 1))
 def test_what_match_suggests_gives_the_number_that_it_claims(
     words: list[str], variant: str, flag: list[str]
 ) -> None:
@@ -309,7 +310,7 @@ VERIFIED = [
 
 
 @pytest.mark.parametrize(
-    ("file", "flags"), some([*product(VERIFIED, [[], ["--beta", "0.125"]])], 14)
+    ("file", "flags"), some([*product(VERIFIED, [[], ["--beta", "0.125"]])], 2)
 )
 def test_the_flags_that_verify_evaluated_with_evaluate_the_same(
     file: str, flags: list[str]

@@ -354,9 +354,10 @@ def test_what_trend_finds_in_one_run_differs_from_another(seed: int, tmp_path: P
     """From the step of the change on, in a row whose name has the mark at any width."""
     one, other = falling(tmp_path / "a", seed, 0.27), falling(tmp_path / "b", 9, 0.45)
     assert answer("trend", one)["events"]
-    (row,) = answer("trend", one, "--against", other)["metrics"]
-    assert row["differs"]
-    assert 28 <= row["since"] <= 32
+    for pair in ((one, other), (other, one)):
+        (row,) = answer("trend", pair[0], "--against", pair[1])["metrics"]
+        assert row["differs"]
+        assert 28 <= row["since"] <= 32
     printed = run("trend", one, "--against", other).stdout
     assert [line for line in printed.splitlines() if line.startswith("≠ reward ")]
 
@@ -401,6 +402,10 @@ def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
     assert "grpo check" not in shown
     shown = run("trend", SAMPLES / "temperature.jsonl.gz").stdout
     assert "# all findings" in shown
+    threads = Path(__file__).parents[2] / "samples/threads"
+    for name, code in (("nemo-rl-1330", "rollout-mismatch"), ("verl-6564", "last-token")):
+        (event, *_) = answer("trend", threads / f"{name}.jsonl")["events"]
+        assert [one.partition(":")[0] for one in event["check"]] == [code]
 
 
 @each("last", [31, 59])

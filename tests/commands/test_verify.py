@@ -59,6 +59,7 @@ def test_real_dumps_agree_with_what_their_trainer_computed(path) -> None:
     assert all({"loss", "loss_gradient"} <= {*one.compared} for one in found.records)
 
 
+@pytest.mark.more
 def test_the_truth_of_an_answer_is_no_verdict() -> None:
     """Of any other object ``assert verify(…)`` would pass."""
     for found in (verify(RECORD | {"expected": {"loss": 9.0}}, "dr"), check(RECORD)):
@@ -79,6 +80,7 @@ def test_what_eval_prints_of_its_tokens_can_be_expected(tmp_path) -> None:
     assert result.exit_code == 0, result.stdout
 
 
+@pytest.mark.more
 def test_sums_that_cancel_are_compared_with_what_cancels() -> None:
     row = {"log_probs_new": [[-1.0], [-2.0]], "rewards": [1.0, 0.0]}
     assert verify(row | {"expected": {"loss": 3e-8}}, "dr").ok
@@ -90,6 +92,7 @@ def test_sums_that_cancel_are_compared_with_what_cancels() -> None:
     assert verify(masked | {"expected": {"loss": 0.0}}, "trl/rloo").ok
 
 
+@pytest.mark.more
 def test_what_float32_leaves_of_a_kl_of_nothing_is_rounding() -> None:
     """Advantages of 0 and a reference that is the policy but for rounding, k3 in float32."""
     new = np.linspace(-3.0, -0.5, 8, dtype=np.float32)
@@ -314,6 +317,7 @@ def test_settings_of_the_framework_are_used() -> None:
         }})  # fmt: skip
 
 
+@pytest.mark.more
 def test_the_rows_that_were_taken_are_noted(tmp_path) -> None:
     """The first, and how many were evaluated otherwise; with --full all."""
     losses = ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "gspo"]
@@ -355,6 +359,7 @@ def test_what_explained_one_record_is_tried_on_the_next(tmp_path) -> None:
     assert len(outputs) == 2
 
 
+@pytest.mark.more
 def test_one_verdict_comes_first_and_then_a_record_for_each_cause(tmp_path) -> None:
     """Two mistakes in three records; --full prints each record that differs."""
     rows = [dapo(at) for at in range(4)]
@@ -476,6 +481,7 @@ def test_no_answer_depends_on_what_is_evaluated_together(tmp_path) -> None:
     assert 16 < sum(not row["agrees"] for row in together) < 24
 
 
+@pytest.mark.more
 def test_a_missing_kl_has_no_factor_that_rounding_made(tmp_path) -> None:
     """Where the policy term is off by a factor as well, what is left of the KL is 0."""
     rows = []
@@ -516,12 +522,14 @@ def expecting(variant: str, **settings: float) -> dict[str, Any]:
     return TRL | {"expected": {"loss": made.loss, "loss_gradient": lost}}
 
 
+@pytest.mark.more
 def test_the_usual_row_of_the_framework_that_names_the_fields_is_noted(tmp_path: Path) -> None:
     shown = run("verify", write(tmp_path / "a.jsonl", [expecting("trl/grpo")]))
     assert shown.exit_code == 1
     assert "the fields have TRL's names; -v trl/dapo is its usual loss" in shown.stderr
 
 
+@pytest.mark.more
 def test_a_record_with_a_cause_is_shown_before_those_without(tmp_path: Path) -> None:
     rows = [record(number, [7, 5], [1.0, 0.25]) for number in range(3)]
     for row, factor in zip(rows, (36.195, -1.0, -1.0), strict=True):
@@ -662,6 +670,7 @@ def test_a_factor_that_one_loss_lacks_is_not_in_the_first_line(
     assert verify(rows, "dapo").headline.endswith("differ: cause not recognised")
 
 
+@pytest.mark.more
 @each(
     ("flags", "lacks"),
     [(("-v", "dapo"), True), (("-v", "grpo", "--beta", "0"), True), (("-v", "grpo"), False)],

@@ -72,11 +72,13 @@ CHANGED: dict[str, Sequence[float]] = {
 }
 
 
+@pytest.mark.more
 @each(("words", "a"), CHANGED.items())
 def test_advantages_that_were_changed(words, a) -> None:
     check(words, compute(a=a))
 
 
+@pytest.mark.more
 @each(
     ("a", "believed"),
     [([1.0, -0.5, 0.25, -1.2345], False), ([0.4321, -0.4321, 0.25, -0.4321], True)],

@@ -245,6 +245,7 @@ NO_BASELINE = {"advantage": lambda r, _: r / (r.std(ddof=1) + 1e-8)}
 NOT_CLIPPED = {"surrogate": lambda ratio, a: ratio * a, "slope": lambda ratio, a: ratio * a}
 
 
+@pytest.mark.more
 @each(
     ("wrong", "gradient", "first", "second"),
     some([

@@ -281,6 +281,7 @@ def named(row: str, *wrongs: str, losses: int = 0, digits: int = 17) -> Iterator
             yield from (f"    {cause}" for cause in (*each.causes, *each.possible))
 
 
-def test_what_is_named() -> None:
-    path = Path(__file__).parent / "cases" / "named.txt"
+@pytest.mark.parametrize("name", ["named", pytest.param("named_more", marks=pytest.mark.more)])
+def test_what_is_named(name: str) -> None:
+    path = Path(__file__).parent / "cases" / f"{name}.txt"
     expressions(path, {"named": lambda *given, **more: [*named(*given, **more)]})

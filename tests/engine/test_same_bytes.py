@@ -81,6 +81,7 @@ def test_files_of_all_kinds(cut: Cut, files: list[str], line: str) -> None:
     assert "the same error in 1 more record, 2 files in all" in told
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("line", ["convert"])
 def test_records_without_ids_and_a_table(cut: Cut, unnamed: list[str], line: str) -> None:
     name, *flags = line.split()
@@ -133,6 +134,7 @@ def test_where_reading_fails_all_before_is_there(
     assert "gone" in err[-1]
 
 
+@pytest.mark.more
 @each("count", [12, 13])
 def test_environments_have_rewards_where_they_are_few_in_all_of_the_run(
     cut: Cut, tmp_path: Path, count: int

@@ -30,6 +30,9 @@ _CHANGES: Sequence[Settings] = (
 """Usual settings in the place of a row's."""
 _OF_ONE_LOSS = 1e-5
 """The relative tolerance of a lone loss, to which one of many rows comes near by chance."""
+_MOST_PLANS = 2048
+_PLANS: dict[tuple[str, bool, str], Plan | None] = {}
+"""Plans that were made, by row, whether advantages are given, and flags: Python asks many times."""
 
 
 class Rows:
@@ -53,14 +56,16 @@ class Rows:
 
     def give(self, judged: Judged) -> bool:
         """Tries the rows on one more record that differs; whether one gives all it expects."""
-        assert judged.record is not None
+        record = judged.record
+        assert record is not None
         if self._has_failed:
             return False
         tried = self.plans
         if not self.given:
-            tried = [*self._plans(judged.record, judged.verdict.variant)]
+            tried = [*self._plans(record, judged.verdict.variant)]
+        chunk = Chunk.of([record])
         with np.errstate(all="ignore"):  # a row need not make sense for this record
-            self.plans = [plan for plan in tried if _gives(judged, plan)]
+            self.plans = [plan for plan in tried if _gives(judged, record, chunk, plan)]
         self.given += bool(self.plans)
         self._has_failed = not self.plans
         return not self._has_failed
@@ -88,23 +93,29 @@ class Rows:
 
     def _plan(self, name: str, record: Record, change: Settings) -> Plan | None:
         """A row with the flags and another setting; None where it does not take the flags."""
-        with suppress(GrpoError):
-            return completed(
-                Reading(name),
-                advantages_given=record.advantages is not None,
-                stages=self._flags.stages,
-                hyperparameters={**self._flags.hyperparameters, **change},
-            )
-        return None
+        stages, given = self._flags.stages, {**self._flags.hyperparameters, **change}
+        has_advantages = record.advantages is not None
+        key = name, has_advantages, repr((stages, given))
+        if key not in _PLANS:
+            if len(_PLANS) >= _MOST_PLANS:
+                _PLANS.clear()
+            _PLANS[key] = None
+            with suppress(GrpoError):
+                _PLANS[key] = completed(
+                    Reading(name),
+                    advantages_given=has_advantages,
+                    stages=stages,
+                    hyperparameters=given,
+                )
+        return _PLANS[key]
 
 
-def _gives(judged: Judged, plan: Plan) -> bool:
-    record, within, verdict = judged.record, judged.within, judged.verdict
-    assert record is not None
+def _gives(judged: Judged, record: Record, chunk: Chunk, plan: Plan) -> bool:
+    within, verdict = judged.within, judged.verdict
     if [*verdict.compared] == ["loss"]:
         within = Tolerance(min(within.rtol, _OF_ONE_LOSS), within.atol, within.metrics)
     try:
-        breakdown = Chunk.of([record]).run(Evaluator(plan).evaluate)
+        breakdown = chunk.run(Evaluator(plan).evaluate)
         (found,) = judge([Question(record, plan, ([*judged.wanted], []), within)], breakdown)
     except (GrpoError, ArithmeticError):
         return False
