@@ -332,10 +332,10 @@ def _written(name: str) -> Callable[[Source], list[Any] | None]:
             rows = getattr(record, name)
             for place in range(len(record.widths)):
                 begin, end = next(cuts)
-                row = [None] * record.widths[place] if rows is None else rows[place]
+                row = [None] * record.widths[place] if rows is None else listed(rows[place])
                 if len(row) != end - begin:  # masked tokens are left out
                     row = [row[position] for position in source.positions[begin:end].tolist()]
-                values += listed(row)
+                values += row
         return values
 
     return read
