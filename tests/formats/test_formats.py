@@ -74,6 +74,19 @@ def test_episodes_are_read_together_as_alone(tmp_path: Path) -> None:
     assert run("convert", path).stdout == "".join(alone)
 
 
+def test_ids_in_arrays_are_printed_as_those_in_lists(tmp_path: Path) -> None:
+    """All of a response's, and those alone that a mask leaves."""
+    record = {"log_probs_new": [[-1.0, -2.0], [-0.5, -1.5]], "token_ids": [[7, 8], [9, 10]]}
+    for mask in ([[1, 1], [1, 1]], [[1, 0], [1, 1]]):
+        whole = record | {"mask": mask, "advantages": [1.0, -1.0]}
+        lists, arrays = tmp_path / "in.json", tmp_path / "in.npz"
+        lists.write_text(json.dumps(whole))
+        np.savez(arrays, **whole)
+        flags = ("-v", "dapo", "--level", "token", "--format", "csv")
+        found = [run("eval", path, *flags).stdout for path in (lists, arrays)]
+        assert found[0] == found[1] != ""
+
+
 # ---- damaged binary files, and what depends on neither blocks nor neighbours, as once found ------
 
 
