@@ -168,10 +168,7 @@ class Event(Answer):
 
     @property
     def summary(self) -> str:
-        """What changed, what the metrics were before and are since, and what is likely the cause.
-
-        "step 18: the policy moved away from the reference (medians: kl_k3 0.0056 → 0.148)".
-        """
+        """What changed, what the metrics were before and are since, and its likely cause."""
         moved = f" ({'medians: ' * self._has_medians}{moved})" if (moved := self._moved) else ""
         return f"{self.title}{moved}{self.until}{self._then}{self._likely}"
 
