@@ -23,7 +23,7 @@ from grpo_cli.commands.trend.questions.view import with_error
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.verdict import last_good_step, main_event, other_events
-from grpo_cli.commands.trend.view import NAMED, known, usual, verdict_of
+from grpo_cli.commands.trend.view import known, usual, verdict_of
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup
@@ -228,7 +228,7 @@ def _head(answer: Trend) -> dict[str, Any]:
 
 def _facts(event: Event) -> list[tuple[str, str]]:
     """Its likely cause, part and fix."""
-    return [(name, text) for name, text in event.facts if name in NAMED]
+    return [(name, text) for name, text in event.facts if name in ("likely cause", "fix")]
 
 
 def _color(finding: Finding) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check import answer as checks
 from grpo_cli.commands.trend.causes import KL, Cause, cause_of
-from grpo_cli.commands.trend.findings import AWAY, STEADILY
+from grpo_cli.commands.trend.findings import AWAY, in_numbers, in_short
 from grpo_cli.commands.trend.onsets import (
     DRIFT,
     FARTHEST,
@@ -168,10 +168,7 @@ class Event(Answer):
 
     @property
     def summary(self) -> str:
-        """What changed, what the metrics were before and are since, and what is likely the cause.
-
-        "step 18: the policy moved away from the reference (medians: kl_k3 0.0056 → 0.148)".
-        """
+        """What changed, what the metrics were before and are since, and its likely cause."""
         moved = f" ({'medians: ' * self._has_medians}{moved})" if (moved := self._moved) else ""
         return f"{self.title}{moved}{self.until}{self._then}{self._likely}"
 
@@ -274,7 +271,7 @@ class Event(Answer):
         """Those of its metrics that changed later, one of each family."""
         first: dict[str, Finding | None] = dict.fromkeys(map(_family, self._listed))
         later = [one for one in self._later if first.setdefault(_family(one), one) is one]
-        names = [f"{_in_short(one)} (step {one.onset})" for one in later[:_THEN]]
+        names = [f"{in_short(one)} (step {one.onset})" for one in later[:_THEN]]
         return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
 
     @property
@@ -313,7 +310,7 @@ class Event(Answer):
         if self.cause is not None and self.cause.is_certain:
             words = self.cause.words
         elif one.kind in (IMPOSSIBLE, STUCK) or not words:
-            words = _in_short(one)
+            words = in_short(one)
         return words + (" for one step" if one.is_single else "")
 
     @property
@@ -500,45 +497,8 @@ def _with_others(findings: Sequence[Finding]) -> str:
     """The first in numbers, and how many others measure the same."""
     others = len({one.metric for one in findings}) - 1
     more = f" (and {counted(others, 'other measure')} of it)" if others else ""
-    return _in_numbers(findings[0]) + more
+    return in_numbers(findings[0]) + more
 
 
 def _more(findings: Sequence[Any], named: int) -> str:
     return f" and {len(findings) - named} more" if len(findings) > named else ""
-
-
-def rounded(value: float) -> str:
-    """A number with 3 significant digits, or all of a large one's before the point."""
-    return f"{value:,.0f}" if _LARGE <= abs(value) < _HUGE else f"{value:.3g}"
-
-
-_LARGE, _HUGE = 1e3, 1e9
-"""From which on a number has no digits after the point, and from which on a power of ten."""
-
-
-def _in_numbers(finding: Finding) -> str:
-    """A finding's metric, before and after."""
-    name, before, after = finding.metric, finding.before, finding.after
-    if after is None:
-        return f"{name} not finite"
-    return f"{name} {'' if before is None else f'{rounded(before)} → '}{rounded(after)}"
-
-
-_VERBS = {SPIKE: "jumped", LIMIT: "passed its limit", IMPOSSIBLE: "has an impossible value"}
-
-
-def _in_short(finding: Finding) -> str:
-    """A finding's metric and what it did."""
-    down = finding.direction == DOWN
-    if AWAY in finding.sentence:
-        return f"{finding.metric} {AWAY}"
-    if not finding.direction or finding.score == 0.0:
-        return f"{finding.metric} is not finite"
-    if finding.kind == TREND:
-        return f"{finding.metric} {STEADILY[down]}"
-    if finding.kind == STUCK and (row := finding.row) is not None:
-        return f"{finding.metric} is {row.stuck:g}"
-    moved = ("began to fall" if down else "began to rise") if finding.kind == DRIFT else None
-    moved = "dropped" if down and finding.kind == SPIKE else moved
-    moved = moved or _VERBS.get(finding.kind, "fell" if down else "rose")
-    return f"{finding.metric} {moved}"

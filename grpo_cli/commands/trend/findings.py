@@ -270,7 +270,7 @@ def _sentence(
     name, exact = series.name, float(series.values[change.at])
     step = steps.numbers[series.places[change.at]]
     if change.kind == SPIKE:
-        verb = "jumped" if change.up else "dropped"
+        verb = _VERBS[SPIKE][not change.up]
         before = f"median {brief(levels.before)} before"
         often = f" and every {change.period} steps from then on" if change.period else ""
         return f"{name} {verb} at step {step}{often}: {before}, {brief(exact)} at that step"
@@ -332,7 +332,14 @@ def _in_steps(numbers: Sequence[int], *, since: bool) -> str:
 
 AWAY = "moved away from 0"
 STEADILY = "rose steadily from the first step on", "fell steadily from the first step on"
-_VERBS = {SHIFT: ("rose", "fell"), DRIFT: ("began to rise", "began to fall")}
+_VERBS = {
+    SHIFT: ("rose", "fell"),
+    DRIFT: ("began to rise", "began to fall"),
+    SPIKE: ("jumped", "dropped"),
+    TREND: STEADILY,
+    LIMIT: ("passed its limit",) * 2,
+    IMPOSSIBLE: ("has an impossible value",) * 2,
+}
 
 
 def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
@@ -345,6 +352,34 @@ def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     beyond = f"{'mostly ' * bool(inside.any())}{'above' if limit.above else 'below'} {limit.bound}"
     passed = f"{series.name} is {beyond} from step {step} on"
     return f"{passed}, {shown(levels.after)} at its worst; {source}"
+
+
+def in_short(finding: Finding) -> str:
+    """A finding's metric and what it did."""
+    if AWAY in finding.sentence:
+        return f"{finding.metric} {AWAY}"
+    if not finding.direction or finding.score == 0.0:
+        return f"{finding.metric} is not finite"
+    if finding.kind == STUCK and (row := finding.row) is not None:
+        return f"{finding.metric} is {row.stuck:g}"
+    return f"{finding.metric} {_VERBS.get(finding.kind, _VERBS[SHIFT])[finding.direction == DOWN]}"
+
+
+def in_numbers(finding: Finding) -> str:
+    """A finding's metric, before and after."""
+    name, before, after = finding.metric, finding.before, finding.after
+    if after is None:
+        return f"{name} not finite"
+    return f"{name} {'' if before is None else f'{_rounded(before)} → '}{_rounded(after)}"
+
+
+def _rounded(value: float) -> str:
+    """A number with 3 significant digits, or all of a large one's before the point."""
+    return f"{value:,.0f}" if _LARGE <= abs(value) < _HUGE else f"{value:.3g}"
+
+
+_LARGE, _HUGE = 1e3, 1e9
+"""From which on a number has no digits after the point, and from which on a power of ten."""
 
 
 # ---- commands -----------------------------------------------------------------------------------

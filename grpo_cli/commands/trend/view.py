@@ -204,10 +204,6 @@ def _events(screen: Screen, answer: Trend, most: int | None, commands: int | Non
     return written(console)
 
 
-NAMED = ("likely cause", "fix")
-"""The facts of an event that is not the main one."""
-
-
 def _print_fact(console: Console, screen: Screen, name: str, text: str) -> None:
     line = Text.assemble("  ", (f"{name}:", "bold"), f" {visible(text)}")
     console.print(wrapped(line, screen.reading, 4))
