@@ -634,7 +634,7 @@ def test_what_explains_one_record_of_several_is_no_verdict(tmp_path) -> None:
     rows[1]["expected"] = {"loss": evaluate(rows[1], stages={"ratio": "sequence"}).loss}
     shown = " ".join(run("verify", write(tmp_path / "a.jsonl", rows), "--full").stdout.split())
     assert "2 of 2 records differ; no cause explains more than one of them" in shown
-    assert shown.count("record loss_gradient, or more losses") == 1
+    assert shown.count("losses alone fit many mistakes") == 1
     assert shown.count(" cause ") == 1 + 2  # the verdict, and each record
 
 
@@ -683,3 +683,44 @@ def test_a_kl_that_the_loss_lacks_is_called_that(tmp_path, flags, lacks) -> None
         one |= {"log_probs_ref": [[x - 0.1 for x in row] for row in new]}
     path = write(tmp_path / "a.jsonl", [one])
     assert ("no KL in the loss" in run("verify", path, *flags).stdout) is lacks
+
+
+def test_the_command_that_asks_match_finds_the_record_whose_loss_it_has(tmp_path) -> None:
+    """An id comes back at each step, so the step is named too."""
+    rows = [dapo(at) | {"id": "p0", "step": at} for at in range(2)]
+    for at, row in enumerate(rows):
+        row["expected"] = {"loss": 12.34567 + at}
+    path = write(tmp_path / "a.jsonl", rows)
+    shown = " ".join(run("verify", path, "--full").stdout.split())
+    assert "--record p0 --where step==0 --loss 12.34567" in shown
+    assert "--record p0 --where step==1 --loss 13.34567" in shown
+
+
+def test_losses_that_end_in_zeros_by_chance_are_counted(tmp_path) -> None:
+    """One of several has four decimals: only this one is compared to them, and the note says so."""
+    rows = [dapo(at) for at in range(6)]
+    for at, row in enumerate(rows):
+        loss = row["expected"]["loss"]
+        row["expected"] = {"loss": round(loss, 4) if at == 2 else loss}
+    note = run("verify", write(tmp_path / "a.jsonl", rows)).stderr
+    assert "loss was rounded to 4 decimals in 1 of 6 records, and compared" in note
+    for row in rows:
+        row["expected"] = {"loss": round(row["expected"]["loss"], 4)}
+    note = run("verify", write(tmp_path / "a.jsonl", rows)).stderr
+    assert "loss was rounded to 4 decimals, and compared" in note
+
+
+def test_the_computed_number_has_as_many_digits_as_yours_needs(tmp_path) -> None:
+    """Two more than are written; all of them in JSON, and where they decide."""
+    row = dapo(0)
+    loss = row["expected"]["loss"]
+    row["expected"] = {"loss": round(3.0 * loss, 3)}
+    path = write(tmp_path / "a.jsonl", [row])
+    (computed,) = re.findall(r"computed (-?\d\S+)", run("verify", path).stdout)
+    assert float(computed) == pytest.approx(loss, rel=1e-7)
+    assert len(computed.strip("-0.")) <= 8
+    assert answer("verify", path)["records"][0]["first"]["grpo"] == pytest.approx(loss, rel=1e-15)
+    row["expected"] = {"loss": math.nan}
+    shown = run("verify", write(path, [row])).stdout
+    assert "by nan" not in shown
+    assert "--loss nan" not in shown

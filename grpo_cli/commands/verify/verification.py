@@ -188,6 +188,7 @@ class Verification:
         self.rows_taken: Counter[str] = Counter()
         self.ignored: dict[str, None] = {}
         self.rounded: dict[str, str] = {}
+        self.rounded_in: Counter[str] = Counter()
         self.metrics: Counter[str] = Counter()
         self.first_metrics: dict[str, str] = {}
 
@@ -302,6 +303,7 @@ class Verification:
         self.ignored |= dict.fromkeys(verdict.ignored)
         for key, form in verdict.rounded.items():  # of decimals the most
             self.rounded[key] = max(form, self.rounded.get(key, ""))
+            self.rounded_in[key] += 1
         for key, yours, grpo in (metric.fields().values() for metric in verdict.metrics):
             self.metrics[key] += 1
             words = f"{shown(verdict.id)}: yours {yours:g}, computed {grpo:g}"
@@ -401,11 +403,15 @@ class Verification:
             yield f"no token counts in {records}: {why}"
         if ignored := [key for key in self.ignored if self._is_said(key)]:
             yield f"not compared: {', '.join(ignored)}"
-        for form in dict.fromkeys(self.rounded.values()):
-            names = [key for key, one in self.rounded.items() if one == form and self._is_said(key)]
+        forms = {key: (form, self.rounded_in[key]) for key, form in self.rounded.items()}
+        for form, count in dict.fromkeys(forms.values()):
+            names = [k for k, one in forms.items() if one == (form, count) and self._is_said(k)]
             if names:
                 verb = "was" if len(names) == 1 else "were"
-                yield f"{', '.join(names)} {verb} rounded to {form}, and compared to that precision"
+                total = self.rows_taken.total()
+                where = "" if count == total else f" in {count:,} of {self._counted(total)}"
+                what = f"{', '.join(names)} {verb} rounded to {form}{where}"
+                yield f"{what}, and compared to that precision{' there' * bool(where)}"
         for key, count in [*self.metrics.items()][: None if self._whole else 1]:
             records = f"{self._counted(count)} ({self.first_metrics[key]})"
             yield f"{key} differs in {records}; metrics do not change the verdict"

@@ -22,6 +22,7 @@ from grpo_cli.commands.verify.answer import (
 )
 from grpo_cli.commands.verify.batches import UNITS
 from grpo_cli.commands.verify.causes.located import DIFFERS, HINT, LOOK
+from grpo_cli.commands.verify.compare import digits_of
 from grpo_cli.commands.verify.expected import METRIC
 from grpo_cli.objective.signature import choices_in
 from grpo_cli.terminal.display import chosen
@@ -152,18 +153,22 @@ def _paragraph(
     yield Text.assemble(("  yours    ", "cyan"), f"{first.expected + 0.0!r}")  # no -0.0
     has_kl = not choices_in(row.signature).get("kl", "").startswith("none")
     no_kl = "" if has_kl or first.stage != "kl" or first.got else " (no KL in the loss)"
-    yield Text.assemble(("  computed ", "cyan"), f"{first.got + 0.0!r}{no_kl}")
-    yield Text.assemble(("  differs  ", "cyan"), f"by {_off(first.expected, first.got)}")
+    yield Text.assemble(("  computed ", "cyan"), f"{_computed(first)}{no_kl}")
+    if math.isfinite(first.expected):
+        yield Text.assemble(("  differs  ", "cyan"), f"by {_off(first.expected, first.got)}")
     causes = sorted(first.causes, key=lambda words: words not in answer.causes)
     where, hint, _ = (first.pattern or "").partition(HINT)
+    explained = everywhere and len(in_verdict) > 0
+    if hint and answer.differing > 1:
+        hint = _TELL_APART if explained else _LOSSES_ALONE
     where, _, stages = where.partition(LOOK)
     where = "" if where == DIFFERS else where
     unknown = _UNKNOWN + (_CONSTANTS if _has_constants(row, first) else "")
     found = _listed(causes) or [unknown if first.searched else "not searched (--causes)"]
     if answer.agrees_with:
         found = [_agreement(row, answer)]
-    if everywhere and in_verdict and {*in_verdict} <= {*causes}:
-        found = []
+    if explained and {*in_verdict} <= {*causes}:
+        found, where = [], ""
     lines = {
         "  where    ": where.split("; ") if where else [],  # a line for each statement
         "  cause    ": found,
@@ -171,7 +176,7 @@ def _paragraph(
         "  look at  ": [stages] if stages and not causes and not answer.agrees_with else [],
         "  next     ": [hint.removeprefix("; ")] if hint else [],
         "  or ask   ": [_question(row, first, answer.batch)]
-        if unknown in found and first.key == "loss"
+        if unknown in found and first.key == "loss" and math.isfinite(first.expected)
         else [],
     }
     for label, texts in lines.items():
@@ -182,6 +187,18 @@ def _paragraph(
         yield Text.assemble(("  also     ", "cyan"), f"{', '.join(row.also)} {differ} too")
 
 
+def _computed(first: Difference) -> str:
+    """The computed number with two digits more than the other is written with."""
+    written = digits_of(first.expected)[0] if math.isfinite(first.expected) else 0
+    digits = max(_LEAST_DIGITS, written + 2)
+    rounded = f"{first.got + 0.0:.{digits}g}" if digits < _ALL_DIGITS else ""
+    whole = not rounded or float(rounded) == first.expected
+    return f"{first.got + 0.0!r}" if whole else rounded
+
+
+_LEAST_DIGITS, _ALL_DIGITS = 8, 16
+_TELL_APART = "record loss_gradient to tell these causes apart"
+_LOSSES_ALONE = "losses alone fit many mistakes: record loss_gradient to narrow them down"
 _UNKNOWN = "not recognised"
 _CONSTANTS = "; if your loss has other constants, set them: -p NAME=VALUE"
 _KEYS = {"advantage": "adv", "correction": "corr", "aggregate": "agg"}
@@ -197,6 +214,8 @@ def _has_constants(row: Verdict, first: Difference) -> bool:
 def _question(row: Verdict, first: Difference, batch: str) -> str:
     """The command that looks for a convention which gives the loss of a record or batch."""
     chosen_by = [] if row.line is None or batch == "input" else ["--record", str(row.id)]
+    if chosen_by and row.step is not None:
+        chosen_by += ["--where", f"step=={row.step}"]
     if batch not in ("input", "record"):
         values = str(row.id).split("/") if "," in batch else [row.id]
         each = [f'"{value}"' if isinstance(value, str) else str(value) for value in values]
