@@ -415,7 +415,9 @@ def test_a_token_with_any_marks_is_named_whole_by_trend(tmp_path):
     token = "engine and trainer differ mostly at token \" (x): 'y'; z\" (id 4)"
     assert f"likely cause: {token} fix: " in printed
     assert printed.count(token) == 1
-    assert re.search(r"check of the step: rollout-mismatch: KL \S+ per token at these", printed)
+    assert re.search(
+        r"check of the step: rollout-mismatch: KL \S+ nats per token at these", printed
+    )
 
 
 def test_a_response_of_one_token_has_a_last_token():

@@ -764,7 +764,7 @@ def test_printed_an_answer_has_what_its_command_prints() -> None:
         assert len(str(found).splitlines()) <= len(printed.splitlines()) + 1, words
     dead = [ONE | {"rewards": [1.0] * len(ONE["rewards"])} for _ in range(9)]
     assert str(check(dead)).count("so this group has no policy gradient") == 1
-    assert "dead-group: 9 findings, the first (.findings has all)\n  record 0: " in str(check(dead))
+    assert "dead-group: 9 findings, the first (.findings has all): record 0: " in str(check(dead))
 
 
 @pytest.mark.more

@@ -142,7 +142,8 @@ def _print_kind(
     least = "at least " if code == "unrelated" else ""  # no short response is judged alone
     every = len(rows) + more
     if severity == "info" and every > 1 and not chosen().full:
-        counts = f": {every:,} findings, the first{at} (--full for more): "
+        hint = "--full for more" if rest.startswith("--") else rest
+        counts = f": {every:,} findings, the first{at} ({hint}): "
         named = Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), counts)
         place, message = (_place(rows[0]), "cyan"), visible(rows[0].message)
         console.print(wrapped(Text.assemble(named, place, f": {message}"), width, 2))
