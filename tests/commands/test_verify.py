@@ -717,9 +717,11 @@ def test_the_computed_number_has_as_many_digits_as_yours_needs(tmp_path) -> None
     row["expected"] = {"loss": round(3.0 * loss, 3)}
     path = write(tmp_path / "a.jsonl", [row])
     (computed,) = re.findall(r"computed (-?\d\S+)", run("verify", path).stdout)
-    assert float(computed) == pytest.approx(loss, rel=1e-7)
+    whole = answer("verify", path)["records"][0]["first"]["got"]
+    assert whole == pytest.approx(loss, rel=1e-7)
+    assert float(computed) == pytest.approx(whole, rel=1e-7)
+    assert float(computed) != whole
     assert len(computed.strip("-0.")) <= 8
-    assert answer("verify", path)["records"][0]["first"]["grpo"] == pytest.approx(loss, rel=1e-15)
     row["expected"] = {"loss": math.nan}
     shown = run("verify", write(path, [row])).stdout
     assert "by nan" not in shown
