@@ -84,10 +84,10 @@ class Convention(Answer):
     @property
     def name(self) -> str:
         """A variant that it is, or the flags that make it."""
-        sign, factor = "− " * self.sign_flipped, self.factor_meaning
         changed = self.flags or f"{self.signature.partition('|')[0]} (changed)"
         name = self.variants[0] if self.variants else _OF_LENGTH.sub(r"\1 with \2 \3", changed)
-        return f"{sign}{name} {factor}" if factor else f"{sign}{name}"
+        flipped = "(sign flipped)" if self.sign_flipped else ""
+        return " ".join(filter(None, [name, self.factor_meaning, flipped]))
 
 
 @dataclass(frozen=True)

@@ -223,14 +223,14 @@ def convention(
 
 
 def _also(first: Candidate, chunk: Chunk) -> tuple[str, ...]:
-    """Other rows that are this convention: ``trl/bnpo@1.9.2 --beta 0.04``, ``− dr``."""
+    """Other rows that are this convention: ``trl/bnpo@1.9.2 --beta 0.04``."""
     found = []
     for made, factor, names in first.also:
         flags = pruned(made, chunk).words[2:]
-        sign, meaning = ["−"] if factor.times < 0 else [], filter(None, [factor.meaning])
+        meaning = [*filter(None, [factor.meaning]), *["(sign flipped)"] * (factor.times < 0)]
         alone = factor.times == first.times and {*first.rows, first.plan.variant}
         every = [name for name in names if not alone or name not in alone]
-        found += [" ".join([*sign, name, *flags, *meaning]) for name in every]
+        found += [" ".join([name, *flags, *meaning]) for name in every]
     return tuple(dict.fromkeys(found))
 
 

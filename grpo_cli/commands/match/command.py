@@ -73,16 +73,16 @@ def match_number(
 
     Tries every variant (with -v only that one), then each with one or two stages
     replaced, and prints the likeliest match first. Your digits set the tolerance:
-    0.0256 means ±0.00005. What you set by flags stays fixed. Exits with 1 if nothing
-    gives the number, or if every match may be chance.
+    0.0256 means ±0.00005, and what float32 may have rounded is added. What you set by
+    flags stays fixed. Exits with 1 if nothing gives the number, or if every match may
+    be chance.
 
     Also tried: variants as earlier releases had them, the flipped sign, and the factors
     of gradient accumulation and data parallelism. If β is unknown, solves for it, and
     for max_completion_length and ε where no usual one fits; a solved ε is of both
-    bounds, or of one. The tolerance is at least the rounding of float32. A convention
-    is likely if it has at most two changes, or is a variant of the framework whose
-    field names the records use. A match by chance does not exit with 1 if it is the
-    variant that the records name.
+    bounds, or of one. A convention is likely if it has at most two changes, or is a
+    variant of the framework whose field names the records use. A match by chance does
+    not exit with 1 if it is the variant that the records name.
     """  # noqa: D301 - \b is for the help's formatter
     for place in files or ():
         if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", str(place)) and not Path(place).exists():
