@@ -336,5 +336,5 @@ def test_the_match_that_is_asked_is_of_the_loss(steps, batch, tmp_path) -> None:
         record = made[at] = {**record, "id": f"r{at}", "expected": {"loss": 3.21 + unit}}
     path = write(tmp_path / "a.jsonl", made)
     printed = " ".join(run("verify", path, "--batch", batch, "-v", "grpo").stdout.split())
-    chosen = {"step": " --where step==0", "input": "", "record": " --record r0"}[batch]
+    chosen = {"step": " --where step==0", "input": "", "record": " --record r0 --where step==0"}[batch]
     assert f"grpo match {path}{chosen} --loss 3.21" in printed
