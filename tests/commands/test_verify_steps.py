@@ -336,5 +336,6 @@ def test_the_match_that_is_asked_is_of_the_loss(steps, batch, tmp_path) -> None:
         record = made[at] = {**record, "id": f"r{at}", "expected": {"loss": 3.21 + unit}}
     path = write(tmp_path / "a.jsonl", made)
     printed = " ".join(run("verify", path, "--batch", batch, "-v", "grpo").stdout.split())
-    chosen = {"step": " --where step==0", "input": "", "record": " --record r0 --where step==0"}[batch]
+    of_step = " --where step==0"
+    chosen = {"step": of_step, "input": "", "record": f" --record r0{of_step}"}[batch]
     assert f"grpo match {path}{chosen} --loss 3.21" in printed
