@@ -117,8 +117,14 @@ def _package(name: str) -> Any:
     """
     try:
         return import_module(name)
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            needs = f"{name} needs {error.name}, which is not installed: pip install {error.name}"
+            raise PackageError(needs, name=name) from error
         raise PackageError(f"{name} is not installed: pip install {name}", name=name) from None
+    except ImportError as error:
+        why = " ".join(str(error).split())
+        raise PackageError(f"{name} cannot be imported: {why}", name=name) from error
 
 
 def _types(found: Columns, *, text: Any, whole: Any) -> dict[str, Any]:

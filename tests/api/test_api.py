@@ -409,6 +409,27 @@ def test_a_package_that_is_not_installed_is_an_import_error(
     assert caught.value.name == package
 
 
+@pytest.mark.parametrize(
+    ("package", "content", "said"),
+    [
+        ("polars", "import numpies", "polars needs numpies, which is not installed: pip install"),
+        (
+            "pandas",
+            "raise ImportError('required:\\ndateutil')",
+            "cannot be imported: required: dat",
+        ),
+    ],
+)
+def test_a_package_that_cannot_be_imported_says_why(
+    package: str, content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{package}.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    with pytest.raises(ImportError, match=said):
+        getattr(evaluate(EMPTY, "dr"), FRAMES[package])()
+
+
 RUN = str(SAMPLES / "run" / "temperature.jsonl.gz")
 HEALTHY = str(SAMPLES / "run" / "healthy.jsonl.gz")
 ARITHMETIC = str(SAMPLES / "arithmetic.jsonl")

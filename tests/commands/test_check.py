@@ -290,3 +290,24 @@ def test_every_mask_of_two_short_responses_can_be_checked(value):
         ids = [[5] * len(mask) for mask in pair]
         for case in (row, row | {"token_ids": ids}):
             assert check([case]).fields()["tokens"] == sum(map(sum, pair))
+
+
+@each(("ends", "found"), [([["<pad>"] * 2, ["<pad>"]], 1), ([["<pad>"], ["<pad>"]], 0)])
+def test_a_word_for_padding_that_the_policy_writes_is_none(ends, found):
+    """Two at the end of a response are counted padding, unless the word is elsewhere too."""
+    draw = np.random.default_rng(4)
+    tokens = [["a", "b", "c", *end] for end in ends] + [["b", "c", "a"]]
+    row = {
+        "rewards": [1.0, 0.0, 0.0],
+        "tokens": tokens,
+        "log_probs_new": [draw.uniform(-2, -1, len(one)).tolist() for one in tokens],
+    }
+    elsewhere = row | {"tokens": [*tokens[:2], ["b", "<pad>", "a"]]}
+    codes = [[one.code for one in check([each]).findings] for each in (row, elsewhere)]
+    assert [one.count("padding-id") for one in codes] == [found, 0]
+
+
+def test_the_healthy_sample_is_healthy():
+    """As README says; its vocabulary has <pad>, which the policy samples."""
+    path = Path(__file__).parents[2] / "samples/run/healthy.jsonl.gz"
+    assert command.run("check", path).stdout.startswith("no error or warning")

@@ -268,12 +268,12 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     """Finds responses that count ids of padding after their end of text.
 
     Where both ids are known, one response is enough. Ends of text are padding too, but for the
-    first: no policy goes on after it. Tokens that are only padding are so after any text, if there
-    are two of them. An unknown id is padding if several responses end in a run
-    of it after one other id, and both occur nowhere else; or if the runs, one of a single token,
-    fill all of them up to the record's longest; or if half of the responses end in it, at different
-    lengths, and so in an end of text. A loop of one token is none of these: a policy writes its
-    word elsewhere too, if not in this record.
+    first: no policy goes on after it. Tokens that are only padding are so after any text, if two of
+    them end a response and the record has none elsewhere. An unknown id is padding if several
+    responses end in a run of it after one other id, and both occur nowhere else; or if the runs,
+    one of a single token, fill all of them up to the record's longest; or if half of the responses
+    end in it, at different lengths, and so in an end of text. A loop of one token is none of these:
+    a policy writes its word elsewhere too, if not in this record.
     """
     ids = view.counted_ids
     if ids is None or not len(ids):
@@ -290,7 +290,9 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     known = np.isin(last, list(pads)) & (rows.lengths > runs) & np.isin(ids[at - runs], list(ends))
     ended = np.where(_repeats_the_end(view, ids, ends), runs - 1, np.where(known, runs, 0))
     alone = np.where(np.isin(last, [*only]) & (rows.lengths > 0), runs, 0)
-    alone[view.records.sum(alone)[view.records.index] < _SEVERAL] = 0
+    elsewhere = view.records.sum(rows.sum(np.isin(ids, [*only]))) > view.records.sum(alone)
+    several = view.count_rows(alone >= _SEVERAL) > 0
+    alone[(elsewhere | ~several)[view.records.index]] = 0
     behind = np.maximum.reduce([ended, alone, unknown])
     yield from _find_other_text(view, ids, ends, behind)
     for record in np.flatnonzero(view.records.sum(behind)).tolist():
