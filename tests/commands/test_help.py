@@ -272,6 +272,15 @@ def test_a_question_in_other_words_has_its_part_of_the_page(grpo, question, answ
     assert "grpo " in printed
 
 
+def test_what_a_value_that_is_set_changes_is_with_the_formula(grpo):
+    """δ of the two-sided clip, c of the dual clip; nothing of either where it is off."""
+    pages = [
+        " ".join(grpo("help", name).stdout.split()) for name in ("two-sided", "verl/grpo", "dapo")
+    ]
+    said = [("min(ρ, δ)" in page, "c·A if A < 0" in page) for page in pages]
+    assert said == [(True, False), (False, True), (False, False)]
+
+
 def test_words_that_all_questions_share_are_no_question(grpo):
     assert "did you mean loss?" in grpo("help", "my", "loss").stderr
 

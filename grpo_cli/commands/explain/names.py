@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -94,15 +95,27 @@ def formula(row: Variant | Objective) -> str:
 def _describe_stage(stage: str, bound: Bound) -> dict[str, str]:
     """A line of the formula: a stage, its choice as bound, and the choice's description."""
     doc = inspect.getdoc(bound.choice.function) or ""
-    summary, _, details = doc.partition("\n")
+    _, _, details = doc.partition("\n")
     return {
         "stage": stage,
         "symbol": SYMBOLS.get(stage, ""),
         "question": STAGES[stage].question if stage in STAGES else "",
         "choice": choice_line(bound),
-        "summary": summary.replace("``", ""),
+        "summary": summary_of(bound),
         "details": details.strip().replace("``", ""),
     }
+
+
+def summary_of(bound: Bound) -> str:
+    """The first line of its docstring, and the sentences there on values that are set."""
+    paragraphs = (inspect.getdoc(bound.choice.function) or "").split("\n\n")[1:2]
+    sentences = re.split(r"(?<=\.)\s+", " ".join(paragraphs))
+    set_values = {name for name, value in bound.values.items() if value is not None}
+    own = [one for one in sentences if {*_CONDITION.findall(one)} & set_values]
+    return " ".join(" ".join([bound.choice.summary, *own]).replace("``", "").split())
+
+
+_CONDITION = re.compile(r"^With ``(\w+)``")
 
 
 def choice_line(bound: Bound) -> str:

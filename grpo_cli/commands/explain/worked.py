@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.explain.names import formula
+from grpo_cli.commands.explain.names import formula, summary_of
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.source import Source
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
@@ -49,7 +49,7 @@ def worked(chunk: Chunk, breakdown: Breakdown, *, full: bool = False) -> Row:
         "source": record.source,
         "line": record.line,
         "signature": objective.signature,
-        "stages": {name: bound.choice.summary for name, bound in objective.stages.items()},
+        "stages": {name: summary_of(bound) for name, bound in objective.stages.items()},
         "formula": formula(objective),
         "groups": [*_groups(chunk, breakdown)],
         "responses": [

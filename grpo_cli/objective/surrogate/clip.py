@@ -38,10 +38,10 @@ def clip(
 ) -> Surrogate:
     """PPO's clip: s = min(ρ·A, clip(ρ, 1−ε_low, 1+ε_high)·A).
 
-    With ``delta`` the first ρ is min(ρ, δ) (two-sided clip). With ``dual_clip`` s is at least c·A
-    if A < 0. So a token with A > 0 is clipped if ρ > min(1+ε_high, δ), and one with A < 0 if
-    ρ < 1−ε_low or ρ > min(max(1+ε_high, δ), c). A clipped token has s = A times the bound and
-    slope 0; any other has s = ρ·A with slope ρ·A.
+    With ``delta`` (δ) the first ρ is min(ρ, δ): two-sided clip. With ``dual_clip`` (c) s is at
+    least c·A if A < 0. So a token with A > 0 is clipped if ρ > min(1+ε_high, δ), and one with
+    A < 0 if ρ < 1−ε_low or ρ > min(max(1+ε_high, δ), c). A clipped token has s = A times the bound
+    and slope 0; any other has s = ρ·A with slope ρ·A.
 
     Args:
         epsilon_low, epsilon_high: half-widths of the trust region, >= 0; with ε_low >= 1 the lower

@@ -366,8 +366,8 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     compared, over tokens with p < 0.9, between places in the response above and below the mean
     place (of tokens that count: padding on the left is none).
     Reported where the mean is 1.8 times as great and the difference 5 standard errors (Welch):
-    noise and staleness do not know the position. One update may, as where the reward depends on
-    the end of responses, so that between the old and the new policy most records have to show it.
+    noise and staleness do not know the position. One update may do so where the reward depends on
+    the end of responses: between the old and the new policy, most records have to show it.
     """
     greater = np.maximum(pair.first, pair.second)
     free = greater < _FREE

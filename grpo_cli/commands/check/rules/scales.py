@@ -89,7 +89,8 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
     times its slope: those temperatures have 0.3 to 1.2 in bf16, but trained policies 1.3 to 10. Of
     fewer than 100 tokens it is at most 0.7 times the slope: stale ones have 0.6 to 1.2.
     The slope is above 0.02 between engines, or 0.13 where an update is between the columns, which
-    may sharpen a little evenly. Log-probs that were themselves divided have one b/a instead.
+    may sharpen a little evenly. Of log-probs that were divided, and not their logits, the quotient
+    of both columns is one number.
     """
     owners = {key: f"{key}'s" for key in pair.keys}
     if pair.to_engine:
