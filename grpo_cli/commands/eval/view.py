@@ -197,6 +197,7 @@ def print_batches(
             if (
                 one.name not in ("variant", "signature")
                 and any(row.get(one.name) is not None for row in rows)
+                and (one.name != "kl" or any(row["kl"] for row in rows))
             )
         ]
     kept, hidden = fitting(columns, _SPARE_TOTALS if of_totals.fields is None else (), screen.width)
@@ -349,6 +350,8 @@ def _token_columns(
 ) -> tuple[list[Column], list[tuple[str, int]]]:
     """The columns of the tokens of all responses, and the title of each response's table."""
     there = {name for _, one, _ in rows for name, values in one["tokens"].items() if values}
+    if not any(any(one["tokens"].get("kl") or ()) for _, one, _ in rows):
+        there.discard("kl")
     names = fields or [name for name in COLUMNS["token"] if name in there]
     columns = [
         _cells(name, [value for one in rows for value in _of_response(name, *one)])

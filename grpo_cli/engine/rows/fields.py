@@ -84,7 +84,7 @@ def _terms(level: Level) -> tuple[Field, ...]:
 
     return (
         Field("policy", lambda source: parts(source, source.breakdown.policy), 7),
-        Field("kl", _kl(level, parts), 4),
+        Field("kl", _kl(level, parts), 4, usual=0.0),
         Field("contribution", contribution),
     )
 
@@ -193,7 +193,9 @@ RECORD = (
     Field("objective", lambda source: plain(source.breakdown.record_objective), 6),
     Field("loss", lambda source: plain(-source.breakdown.record_objective)),
     Field("policy", lambda source: plain(source.breakdown.record_value(POLICY)), 9),
-    Field("kl", _kl("record", lambda s, kl: plain(s.breakdown.record_value(kl.name))), 5),
+    Field(
+        "kl", _kl("record", lambda s, kl: plain(s.breakdown.record_value(kl.name))), 5, usual=0.0
+    ),
     Field("entropy", _entropy),
     Field("denominator", lambda source: whole(source.breakdown.denominator), 14),
     Field(
