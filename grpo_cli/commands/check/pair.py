@@ -35,9 +35,9 @@ class Middle(NamedTuple):
     spread: float
 
     @classmethod
-    def of(cls, values: F64, least: int = LEAST_TOKENS) -> Middle:
-        """Returns both by quartiles; nothing of fewer numbers than ``least``."""
-        if len(values) < least:
+    def of(cls, values: F64) -> Middle:
+        """Returns both by quartiles; nothing of fewer numbers than ``LEAST_TOKENS``."""
+        if len(values) < LEAST_TOKENS:
             return cls(0, 0.0, 0.0)
         ordered = np.sort(values)  # several places of what is not sorted take four times as long
         low, middle, high = np.quantile(ordered, _QUARTILES).tolist()
@@ -290,19 +290,6 @@ class Pair:
         away = values - self.samples.spread(mean)
         part = away if among is None else away * among
         return number, mean, np.sqrt(self.samples.sum(part * part) / np.maximum(number, 1.0))
-
-    @cached_property
-    def slopes(self) -> F64:
-        """The slopes of the difference of the log-odds on their mean, of samples that show it."""
-        clear = self._clear
-        x, y = np.zeros((2, len(clear)))
-        x[clear], y[clear] = _log_odds(self.first[clear], self.second[clear])
-        n, mean = self.means(x, clear)
-        x = (x - self.samples.spread(mean)) * clear
-        power = self.samples.sum(x * x)
-        kept = (n >= LEAST_TOKENS) & (power > 0.0)
-        found: F64 = self.samples.sum(x * y)[kept] / power[kept]
-        return found
 
     @cached_property
     def leaning(self) -> tuple[F64, F64, F64]:
