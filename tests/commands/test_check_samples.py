@@ -237,6 +237,25 @@ def test_ends_of_an_unknown_vocabulary_that_are_repeated_are_padding(repeats, co
     ] * bool(counted)
 
 
+@each(
+    ("end", "padding", "wanted"),
+    [(151_645, 151_643, "padding-id"), (151_645, 0, "mask"), (7, 151_643, "mask"), (7, 151_645, "")],
+)
+def test_one_counted_token_of_padding_is_found_once(end, padding, wanted):
+    """By its id where that and the end of text are known, else by its log-prob of 0.0."""
+    draw, widths = np.random.default_rng(0), np.array([12, 19, 15, 22, 17, 14, 20, 13])
+    row: Row = {"rewards": [0.0, 1.0] * 4}
+    row["mask"] = (np.arange(25) <= widths[:, None]).astype(int).tolist()  # one too many
+    written = np.arange(25) < widths[:, None]
+    ids = np.where(written, draw.integers(1000, 9000, (8, 25)), padding)
+    ids[np.arange(8), widths - 1] = end
+    new = np.where(written, -draw.exponential(0.8, ids.shape) - 0.01, 0.0)
+    row |= {"token_ids": ids.tolist(), "log_probs_new": new.tolist()}
+    row["log_probs_old"] = (new * 1.01).tolist()
+    found = [one.code for one in check([row]).findings if one.severity != "info"]
+    assert found == [wanted] * bool(wanted)
+
+
 # ---- temperatures of small groups ----------------------------------------------------------------
 
 
