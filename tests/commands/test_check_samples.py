@@ -239,7 +239,7 @@ def test_ends_of_an_unknown_vocabulary_that_are_repeated_are_padding(repeats, co
 
 @each(
     ("end", "padding", "wanted"),
-    [(151_645, 151_643, "padding-id"), (151_645, 0, "mask"), (7, 151_643, "mask"), (7, 151_645, "")],
+    [(151645, 151643, "padding-id"), (151645, 0, "mask"), (7, 151643, "mask"), (7, 151645, "")],
 )
 def test_one_counted_token_of_padding_is_found_once(end, padding, wanted):
     """By its id where that and the end of text are known, else by its log-prob of 0.0."""

@@ -275,7 +275,7 @@ def find_retokenised(view: View) -> Iterator[Finding]:
     """
     ids = view.ids
     key = next((key for key in SAMPLED_IDS if any(key in value for value in view.values)), None)
-    if "token_ids" not in view.names or ids is None or key is None:
+    if ids is None or key is None:
         return
     for record, value in enumerate(view.values):
         sampled: Any = value.get(key)
