@@ -310,6 +310,15 @@ def test_older_weights_at_one_prompt_are_no_temperature(size, only, wanted):
     assert {one.code for one in found if one.severity == "error"} == wanted
 
 
+def test_most_prompts_of_a_step_confirm_a_temperature():
+    """Other prompts, of other steps, have the weights of other updates."""
+    rows = small_run(6, {"rollout": 0.8}, only=range(18, 22))
+    flatter = small_run(6, {"rollout": 1.4}, only=[2, 40, 63])
+    rows = [flatter[at] if at in (2, 40, 63) else row for at, row in enumerate(rows)]
+    found = [one for one in check(rows, limit=0).findings if one.severity == "error"]
+    assert [(one.code, one.step) for one in found] == [("temperature", 3)] * 4
+
+
 @pytest.mark.more
 @each(("only", "wanted"), [([24, 26], set()), ([24, 26, 28], {"temperature"})])
 def test_an_update_that_sharpens_half_of_a_step_is_no_temperature(only, wanted):
@@ -370,6 +379,13 @@ def uneven_run(noise: Callable[[int], float], steps: int = 40) -> list[Row]:
 def test_an_engine_that_begins_on_policy_is_no_mismatch_from_a_step_on(noise, wanted):
     found = check(uneven_run(noise), limit=0).findings
     assert [one.severity for one in found if "explains" in one.evidence] == wanted
+
+
+def test_the_step_of_a_mismatch_is_found_across_files(written):
+    """The first file has step 0 alone."""
+    rows = uneven_run(lambda step: 0.11 if step else 0.01, 8)
+    found = check(written(rows[:1], rows[1:])).findings
+    assert [one.step for one in found if "explains" in one.evidence] == [1]
 
 
 @pytest.mark.more
