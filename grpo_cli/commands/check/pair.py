@@ -213,6 +213,11 @@ class Pair:
         return self.names[1] == "log_probs_ref"
 
     @property
+    def to_old(self) -> bool:
+        """Whether the second is the old policy, from which one update leads to the first."""
+        return self.names[1] == "log_probs_old"
+
+    @property
     def to_engine(self) -> bool:
         """Whether the second is the engine's that sampled, which may have older weights."""
         return self.names[1] == "log_probs_rollout"
@@ -258,13 +263,6 @@ class Pair:
     def equal(self) -> NDArray[np.bool_]:
         """[S] whether the columns are equal to the last bit."""
         return self.count(self.log_ratio != 0.0) == 0
-
-    @cached_property
-    def updated(self) -> NDArray[np.bool_]:
-        """[S] whether an update is between the columns; an old one that is new has it too."""
-        if self.names[0] == "log_probs_new" or "log_probs_new" not in self.view.log_probs:
-            return np.full(self.samples.count, self.names[1] == "log_probs_old")
-        return Pair(self.view, ("log_probs_new", self.names[0])).equal
 
     @cached_property
     def distinct(self) -> Pair:
