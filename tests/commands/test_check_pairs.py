@@ -94,6 +94,18 @@ def test_of_several_columns_the_one_that_the_others_contradict_is_named(
     assert quiet.splitlines() == ["no error or warning in 2 records, 16 responses, 640 tokens"]
 
 
+@each(("tokens", "base"), [(20, None), (400, 2)])
+def test_few_tokens_do_not_tell_base_2_from_a_temperature_of_0_7(tokens, base):
+    """Both are within four standard errors of 80 tokens, and 0.7 is not within those of 1,600."""
+    draw = np.random.default_rng(3)
+    new = -draw.exponential(1.0, (4, tokens)) - 0.01
+    noise = 0.02 * draw.normal(size=new.shape)
+    old = np.minimum(new * math.log(2) * (1.0 + noise), -1e-6)
+    row = {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
+    found = check([row | {"rewards": [0.0, 1.0] * 2}]).findings
+    assert [one.evidence["base"] for one in found if one.code == "log-base"] == [base]
+
+
 # ---- which column, which tokens, which row -------------------------------------------------------
 
 
@@ -136,13 +148,13 @@ def test_a_column_that_is_swapped_with_the_old_one_is_named(other):
     assert {one.evidence["nearest"] for one in found} == {names[1]}
 
 
-@each("size", [0.12, 0.5])
-def test_old_log_probs_that_are_off_alone_are_not_the_engine_s_fault(size):
+@each(("size", "wanted"), [(0.06, []), (0.12, [2]), (0.5, [2])])
+def test_old_log_probs_that_are_off_alone_are_not_the_engine_s_fault(size, wanted):
     rows, draw = policies(4), np.random.default_rng(0)
     old = np.array(rows[2]["log_probs_old"])
     rows[2]["log_probs_old"] = np.minimum(old + draw.normal(0.0, size, old.shape), -1e-6).tolist()
     found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
-    assert [(one.code, one.record) for one in found] == [("old-log-probs", 2)]
+    assert [(one.code, one.record) for one in found] == [("old-log-probs", at) for at in wanted]
     copied = [row | {"log_probs_rollout": row["log_probs_new"]} for row in policies(5)]
     assert "old-log-probs" not in {code for code, _ in worst(copied)}
     engine = np.array(rows[1]["log_probs_rollout"])
@@ -227,8 +239,10 @@ def test_an_update_may_move_late_tokens_of_some_records(column, records, driftin
         row["log_probs_rollout"] = row["log_probs_old"]
         row[f"log_probs_{column}"] = np.minimum(old + noise, -1e-6).tolist()
         del row["entropies"]
-    found = [one for one in check(rows, limit=0).findings if one.code == "drift"]
-    assert [one.severity for one in found] == [severity] * drifting
+    bare = [{name: row[name] for name in row if name != "log_probs_old"} for row in rows]
+    for given in (rows, bare) if column == "rollout" else (rows,):
+        found = [one for one in check(given, limit=0).findings if one.code == "drift"]
+        assert [one.severity for one in found] == [severity] * drifting
 
 
 @each(("step", "severity"), [(1, []), (9, ["warning"] * 4)])
@@ -277,6 +291,10 @@ def test_a_reference_with_the_next_response_s_first_token_is_found():
         for own in row["log_probs_ref"]:
             own[-1] -= 3.0
     assert "last-token" not in {code for code, _ in worst(rows)}
+    for row in rows:  # a reference that is certain of both tokens
+        for own in row["log_probs_ref"]:
+            own[0] = own[-1] = 0.0
+    assert "last-token" not in {code for code, _ in worst(rows)}
 
 
 def test_one_token_in_one_context_is_no_shifted_label():
@@ -311,6 +329,8 @@ def ending(change: Any) -> list[dict[str, Any]]:
         # older weights, under which the likely ends are as likely and others are not
         (lambda own, draw: own * 1.5, False),
         (lambda own, draw: np.where(draw.random(6) < 0.1, own - 1.2, own), False),
+        # one of six, fewer than the sequences of a pack would be
+        (lambda own, draw: own - (np.arange(6) == 2) * draw.uniform(4.0, 12.0), False),
     ],
 )
 def test_last_tokens_of_other_labels_and_of_older_weights(change, wanted):

@@ -237,6 +237,25 @@ def test_ends_of_an_unknown_vocabulary_that_are_repeated_are_padding(repeats, co
     ] * bool(counted)
 
 
+@each(
+    ("end", "padding", "wanted"),
+    [(151645, 151643, "padding-id"), (151645, 0, "mask"), (7, 151643, "mask"), (7, 151645, "")],
+)
+def test_one_counted_token_of_padding_is_found_once(end, padding, wanted):
+    """By its id where that and the end of text are known, else by its log-prob of 0.0."""
+    draw, widths = np.random.default_rng(0), np.array([12, 19, 15, 22, 17, 14, 20, 13])
+    row: Row = {"rewards": [0.0, 1.0] * 4}
+    row["mask"] = (np.arange(25) <= widths[:, None]).astype(int).tolist()  # one too many
+    written = np.arange(25) < widths[:, None]
+    ids = np.where(written, draw.integers(1000, 9000, (8, 25)), padding)
+    ids[np.arange(8), widths - 1] = end
+    new = np.where(written, -draw.exponential(0.8, ids.shape) - 0.01, 0.0)
+    row |= {"token_ids": ids.tolist(), "log_probs_new": new.tolist()}
+    row["log_probs_old"] = (new * 1.01).tolist()
+    found = [one.code for one in check([row]).findings if one.severity != "info"]
+    assert found == [wanted] * bool(wanted)
+
+
 # ---- temperatures of small groups ----------------------------------------------------------------
 
 
@@ -289,6 +308,15 @@ def test_older_weights_at_one_prompt_are_no_temperature(size, only, wanted):
     """They sharpen a prompt as a temperature does; it sharpens those of a step, or all alike."""
     found = check(small_run(size, {"rollout": 0.8}, only=only), limit=0).findings
     assert {one.code for one in found if one.severity == "error"} == wanted
+
+
+def test_most_prompts_of_a_step_confirm_a_temperature():
+    """Other prompts, of other steps, have the weights of other updates."""
+    rows = small_run(6, {"rollout": 0.8}, only=range(18, 22))
+    flatter = small_run(6, {"rollout": 1.4}, only=[2, 40, 63])
+    rows = [flatter[at] if at in (2, 40, 63) else row for at, row in enumerate(rows)]
+    found = [one for one in check(rows, limit=0).findings if one.severity == "error"]
+    assert [(one.code, one.step) for one in found] == [("temperature", 3)] * 4
 
 
 @pytest.mark.more
@@ -351,6 +379,13 @@ def uneven_run(noise: Callable[[int], float], steps: int = 40) -> list[Row]:
 def test_an_engine_that_begins_on_policy_is_no_mismatch_from_a_step_on(noise, wanted):
     found = check(uneven_run(noise), limit=0).findings
     assert [one.severity for one in found if "explains" in one.evidence] == wanted
+
+
+def test_the_step_of_a_mismatch_is_found_across_files(written):
+    """The first file has step 0 alone."""
+    rows = uneven_run(lambda step: 0.11 if step else 0.01, 8)
+    found = check(written(rows[:1], rows[1:])).findings
+    assert [one.step for one in found if "explains" in one.evidence] == [1]
 
 
 @pytest.mark.more

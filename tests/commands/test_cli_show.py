@@ -274,6 +274,10 @@ def test_an_empty_response_and_numbers_alone_can_be_drawn(grpo, dump, tmp_path):
     assert head["words"] == ["0"]
     nothing = {key: [[], []] for key in LOG_PROBS}
     assert Page(page(grpo, str(dump(nothing)), tmp_path)).head()["lengths"] == [0, 0]
+    full = {key: [[-1.0], [-1.0]] for key in LOG_PROBS}
+    figures = [picture(grpo, dump(one), tmp_path)[1] for one in (empty, full)]
+    assert len({one.attrib["height"] for one in figures}) == 1
+    assert all("".join(text.itertext()) for one in figures for text in one.iter(f"{SVG}text"))
 
 
 # ---- colours -------------------------------------------------------------------------------------

@@ -35,9 +35,9 @@ class Middle(NamedTuple):
     spread: float
 
     @classmethod
-    def of(cls, values: F64, least: int = LEAST_TOKENS) -> Middle:
-        """Returns both by quartiles; nothing of fewer numbers than ``least``."""
-        if len(values) < least:
+    def of(cls, values: F64) -> Middle:
+        """Returns both by quartiles; nothing of fewer numbers than ``LEAST_TOKENS``."""
+        if len(values) < LEAST_TOKENS:
             return cls(0, 0.0, 0.0)
         ordered = np.sort(values)  # several places of what is not sorted take four times as long
         low, middle, high = np.quantile(ordered, _QUARTILES).tolist()
@@ -213,6 +213,11 @@ class Pair:
         return self.names[1] == "log_probs_ref"
 
     @property
+    def to_old(self) -> bool:
+        """Whether the second is the old policy, from which one update leads to the first."""
+        return self.names[1] == "log_probs_old"
+
+    @property
     def to_engine(self) -> bool:
         """Whether the second is the engine's that sampled, which may have older weights."""
         return self.names[1] == "log_probs_rollout"
@@ -260,13 +265,6 @@ class Pair:
         return self.count(self.log_ratio != 0.0) == 0
 
     @cached_property
-    def updated(self) -> NDArray[np.bool_]:
-        """[S] whether an update is between the columns; an old one that is new has it too."""
-        if self.names[0] == "log_probs_new" or "log_probs_new" not in self.view.log_probs:
-            return np.full(self.samples.count, self.names[1] == "log_probs_old")
-        return Pair(self.view, ("log_probs_new", self.names[0])).equal
-
-    @cached_property
     def distinct(self) -> Pair:
         """The pair without the tokens of copied responses, which are no independent evidence."""
         view = self.view.distinct
@@ -290,19 +288,6 @@ class Pair:
         away = values - self.samples.spread(mean)
         part = away if among is None else away * among
         return number, mean, np.sqrt(self.samples.sum(part * part) / np.maximum(number, 1.0))
-
-    @cached_property
-    def slopes(self) -> F64:
-        """The slopes of the difference of the log-odds on their mean, of samples that show it."""
-        clear = self._clear
-        x, y = np.zeros((2, len(clear)))
-        x[clear], y[clear] = _log_odds(self.first[clear], self.second[clear])
-        n, mean = self.means(x, clear)
-        x = (x - self.samples.spread(mean)) * clear
-        power = self.samples.sum(x * x)
-        kept = (n >= LEAST_TOKENS) & (power > 0.0)
-        found: F64 = self.samples.sum(x * y)[kept] / power[kept]
-        return found
 
     @cached_property
     def leaning(self) -> tuple[F64, F64, F64]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.check import answer
-from grpo_cli.commands.check.pair import LEAST_TOKENS, Middle, Pair
+from grpo_cli.commands.check.pair import LEAST_TOKENS, Pair
 from grpo_cli.commands.check.rule import Finding, Rule, plain, rules_of
 from grpo_cli.commands.check.tokens import TURN, Place, Tokens
 from grpo_cli.objective.mismatch import Mismatch
@@ -250,17 +250,15 @@ def find_in_pairs(
                     yield rule, _with_names(finding, pair)
 
 
-_STEP_RECORDS, _RECORDS = 3, 12
-_SLOPE, _SLOPES_ALIKE = 0.08, 0.6
+_STEP_RECORDS = 3
 
 
 def _without_isolated(findings: Iterable[Finding], pair: Pair) -> Iterator[Finding]:
     """Yields findings that training does not explain, or that other records confirm.
 
     One update may sharpen one prompt as a temperature does, and long training move one prompt
-    anywhere from the reference. A fault is in most records of a step; or, of a temperature, the
-    slopes of all records are alike: they spread by 0.45 of their median at 1.2, and by its size or
-    more where policies were trained. What is not yielded stays in a sample of many records.
+    anywhere from the reference. A fault is in most records of a step. What is not yielded stays in
+    a sample of many records.
     """
     every = [*findings]
     if not any(one.by_training for one in every):
@@ -268,13 +266,10 @@ def _without_isolated(findings: Iterable[Finding], pair: Pair) -> Iterator[Findi
         return
     steps = Counter(place.step for place in pair.view.places)
     found = Counter(pair.view.places[one.record].step for one in every)
-    slopes = Middle.of(pair.slopes, _RECORDS)
-    alike = abs(slopes.median) > _SLOPE and slopes.is_alike(_SLOPES_ALIKE)
-    alike &= not pair.to_reference
     for one in every:
         step = pair.view.places[one.record].step
         most = steps[step] >= _STEP_RECORDS and 2 * found[step] > steps[step]
-        if alike or most or not one.by_training:
+        if most or not one.by_training:
             yield one
 
 

@@ -390,4 +390,4 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     for sample in np.flatnonzero(found).tolist():
         times = after[sample] / max(before[sample], 1e-12)
         evidence = {"times": times, "sigmas": away[sample], "position": middle[sample]}
-        yield Finding(evidence, pair.record(sample), by_training=bool(pair.updated[sample]))
+        yield Finding(evidence, pair.record(sample), by_training=pair.to_old)

@@ -127,9 +127,11 @@ def _find_counted_padding(view: View) -> Iterator[Finding]:
         part, count, of = view.rows_of(record), int(hits[record]), int(view.counts[record])
         mine, lengths = hit[part], view.lengths[part]
         rate = (int(every[record]) - count + 1) / (int(view.tokens[record]) - of + 2)
-        at, ends = last[part][mine], special_ids(view)[0]
+        at, (ends, pads) = last[part][mine], special_ids(view)
         words = [] if ids is None else np.unique(ids[at]).tolist()
-        known = len(words) > 1 or (ids is not None and bool({*ids[at], *ids[at - 1]} & ends))
+        known = len(words) > 1 or not ends.isdisjoint(words)
+        if ids is not None and not pads.isdisjoint(words):  # padding-id finds it after an end
+            known |= not ends.isdisjoint(ids[at - 1].tolist())
         shorter = lengths[~mine].min(initial=lengths.max()) < lengths[mine].max()
         if known or shorter or count * (1.0 + math.log(of * rate / count)) > _PADDING_CHANCE:
             continue
@@ -273,7 +275,7 @@ def find_retokenised(view: View) -> Iterator[Finding]:
     """
     ids = view.ids
     key = next((key for key in SAMPLED_IDS if any(key in value for value in view.values)), None)
-    if "token_ids" not in view.names or ids is None or key is None:
+    if ids is None or key is None:
         return
     for record, value in enumerate(view.values):
         sampled: Any = value.get(key)

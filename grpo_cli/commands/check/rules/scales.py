@@ -120,7 +120,7 @@ def find_temperatures(pair: Pair) -> Iterator[Finding]:
                 "times": max(slope, 1.0 / slope),
                 "temperature": min(slope, 1.0 / slope),
             },
-            by_training=even and bool(pair.updated[sample]),
+            by_training=even and pair.to_old,
         )
 
 
