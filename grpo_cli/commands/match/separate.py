@@ -126,6 +126,8 @@ class _Facts:
             yield "another entropy"
         elif len(np.unique(lengths)) < 2:
             yield "responses of unequal lengths"
+        elif sum(one.group_count for one in self._batches) < 2:
+            yield "several groups"
 
     def _differ(self, name: str) -> bool:
         """Whether another policy's log-probs differ from what they are compared with."""
