@@ -86,9 +86,8 @@ def _rewards(groups: I64, *, plain: bool) -> F64:
     return binary if plain else (binary + 0.21 * (place % 4)) * (1.0 + groups)
 
 
-def value(objective: Objective, **given: Any) -> float | None:
-    """J on the probe; None where the objective needs something that the probe has not."""
-    batch = probe(**given)
+def value(objective: Objective, batch: Batch) -> float | None:
+    """J on a batch; None where the objective needs something that it has not."""
     try:
         made = evaluate(batch, objective)
     except (InputError, HyperparameterError):
@@ -119,7 +118,7 @@ class Valued:
     """
 
     def __init__(self, objective: Objective) -> None:
-        self.value = cache(lambda **given: value(objective, **given))
+        self.value = cache(lambda **given: value(objective, probe(**given)))
         numbers = [x for x in objective.surrogate.values.values() if isinstance(x, int | float)]
         bounds = [one for x in numbers for one in (max(x, 1.0), 1.0 + x, 1.0 - x) if one > 0.0]
         ends = {round(abs(math.log(one)) + _OUTSIDE, 6) for one in bounds}

@@ -988,6 +988,10 @@ def test_a_length_that_nobody_gives_is_named_before_accumulation(path) -> None:
     assert "÷ 32 (a constant length or accumulated micro-batches)" in shown
     advice = "32 is a constant length or the number of accumulation steps: look at"
     assert advice in shown
+    words = ("--kl", "none", "--ratio", "token", "--surrogate", "clip", "--aggregate", "token-sum")
+    shown = run("match", path, "--loss", "0.003", *words, "--epsilon", "0.2").stdout
+    assert shown.startswith("no match beyond chance")
+    assert "a constant length or the number" not in " ".join(shown.split())
 
 
 def test_conventions_that_no_probe_evaluates_are_listed_once() -> None:

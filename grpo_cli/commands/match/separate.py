@@ -62,12 +62,16 @@ def separating(found: Sequence[Candidate], chunks: Sequence[Chunk], first: Chunk
 
 def _between(mine: Objective, theirs: Objective, facts: _Facts) -> Iterator[tuple[str, float]]:
     """What the data lacks that separates two objectives: words, and the bound in these."""
-    for stage in {**mine.stages, **theirs.stages}:
-        own, other = (one.stages.get(stage) for one in (mine, theirs))
-        if own == other:
-            continue
-        swapped = replace(mine, **{stage: other})  # type: ignore[arg-type]
-        if probe.alike(probe.Valued(mine), probe.Valued(swapped)):
+    stages = {name: theirs.stages.get(name) for name in {**mine.stages, **theirs.stages}}
+    swapped = {name: replace(mine, **{name: bound}) for name, bound in stages.items()}  # type: ignore[arg-type]
+    differing = [
+        name
+        for name, one in swapped.items()
+        if one != mine and not probe.alike(probe.Valued(mine), probe.Valued(one))
+    ]
+    for stage in differing:
+        own, other = mine.stages.get(stage), stages[stage]
+        if len(differing) > 1 and facts.separate(mine, swapped[stage]):
             continue
         if stage in ("ratio", "surrogate") and not facts.moved:
             yield _EPOCH, 0.0
@@ -108,6 +112,14 @@ class _Facts:
         self._batches = batches
         given = any(one.ratios is not None for one in batches)
         self.moved = given or self._differ("log_probs_old")
+
+    def separate(self, mine: Objective, theirs: Objective) -> bool:
+        """Whether two objectives differ on the data."""
+        pairs = ((probe.value(mine, one), probe.value(theirs, one)) for one in self._batches)
+        return any(
+            own is not None and other is not None and not probe.same(own, other)
+            for own, other in pairs
+        )
 
     def lacking(self, stage: str) -> Iterator[str]:
         """What separates two choices of a stage, unless the data has it."""
