@@ -86,9 +86,8 @@ def _rewards(groups: I64, *, plain: bool) -> F64:
     return binary if plain else (binary + 0.21 * (place % 4)) * (1.0 + groups)
 
 
-def value(objective: Objective, **given: Any) -> float | None:
-    """J on the probe; None where the objective needs something that the probe has not."""
-    batch = probe(**given)
+def value(objective: Objective, batch: Batch) -> float | None:
+    """J on a batch; None where the objective needs something that it has not."""
     try:
         made = evaluate(batch, objective)
     except (InputError, HyperparameterError):
@@ -100,11 +99,15 @@ def value(objective: Objective, **given: Any) -> float | None:
     return sum(part / (float(counted[term.name][-1]) or 1.0) for term, part in terms)
 
 
-def same(left: float | None, right: float | None) -> bool:
-    """Whether two values are one, as far as float32 (and an eps of 1e-8 in a count) can tell."""
+_FLOAT32 = 1e-7
+"""Relative difference that float32 (or an eps of 1e-8 in a count) makes."""
+
+
+def same(left: float | None, right: float | None, rtol: float = _FLOAT32) -> bool:
+    """Whether two values are one."""
     if left is None or right is None:
         return False
-    return abs(left - right) <= 1e-7 * max(abs(left), abs(right), 0.5)
+    return abs(left - right) <= rtol * max(abs(left), abs(right), 0.5)
 
 
 class Valued:
@@ -115,7 +118,7 @@ class Valued:
     """
 
     def __init__(self, objective: Objective) -> None:
-        self.value = cache(lambda **given: value(objective, **given))
+        self.value = cache(lambda **given: value(objective, probe(**given)))
         numbers = [x for x in objective.surrogate.values.values() if isinstance(x, int | float)]
         bounds = [one for x in numbers for one in (max(x, 1.0), 1.0 + x, 1.0 - x) if one > 0.0]
         ends = {round(abs(math.log(one)) + _OUTSIDE, 6) for one in bounds}
@@ -126,7 +129,7 @@ _OUTSIDE = 0.05
 """Nats."""
 
 
-def alike(left: Valued, right: Valued, times: float = 1.0) -> bool:
+def alike(left: Valued, right: Valued, times: float = 1.0, rtol: float = _FLOAT32) -> bool:
     """Whether two objectives, the left one multiplied, are one on any data.
 
     On three probes, and with ratios outside of every bound that either has: two formulas
@@ -136,7 +139,7 @@ def alike(left: Valued, right: Valued, times: float = 1.0) -> bool:
     given += [{"tail": tail} for tail in sorted(left.tails | right.tails)]
     for each in given:
         mine, theirs = left.value(**each), right.value(**each)
-        if not same(None if mine is None else times * mine, theirs):
+        if not same(None if mine is None else times * mine, theirs, rtol):
             return False
     return True
 

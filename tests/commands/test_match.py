@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from itertools import product
 from pathlib import Path
@@ -547,6 +548,67 @@ def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -
     assert f"to decide between the {found['entry_count']} values, give more digits" in shown
 
 
+def test_names_that_are_equal_on_any_data_are_equal_in_every_eps(path) -> None:
+    """Those that an eps tells from it are listed by themselves: their numbers differ here."""
+    found = match(path, loss=f"{evaluate(path, 'dapo').loss:.5g}").matches[0]
+    names = {
+        name: float(run(*f"eval {path} -v {name} --level batch --only loss".split()).stdout)
+        for name in (*found.variants, *found.also)
+    }
+    equal = {name for name, value in names.items() if abs(value - found.value) <= 1e-15}
+    assert equal == {*names} - {*found.except_eps} > {"dapo"}
+    assert "bnpo -p std_eps=1e-06 --epsilon-high 0.28 --beta 0" in found.except_eps
+    words = ("match", path, f"--loss={evaluate(path, 'dapo').loss:.5g}", "--full")
+    shown = " ".join(run(*words).stdout.split())
+    listed = shown.partition("equal but for an eps: ")[2].partition(" equal on this data")[0]
+    assert {*listed.split("; ")} == {*found.except_eps}
+
+
+def test_what_separates_equal_conventions_is_what_the_data_lacks(path, tmp_path) -> None:
+    """A two-sided clip differs from DAPO where a ratio exceeds δ = 4 and A < 0."""
+    words = f"--loss={evaluate(path, 'dapo').loss:.5g}"
+    shown = " ".join(run("match", path, words).stdout.split())
+    assert "may differ on another step that has a ratio above 4 with A < 0 to decide" in shown
+    rows = telling()
+    rows[0]["log_probs_old"][1][0] = rows[0]["log_probs_new"][1][0] - math.log(5.0)
+    over = str(write(tmp_path / "over", rows))
+    found = match(over, loss=f"{evaluate(over, 'dapo').loss:.5g}")
+    assert found.separating == ("a ratio above 10 with A < 0",)  # the dual clip of other rows
+    assert not [one for one in found.matches if "delta=4" in one.signature and not one.entry]
+
+
+@each(
+    ("stage", "rows", "lacking"),
+    [
+        ("aggregate", telling()[:1], "several groups"),
+        ("aggregate", [record(1, [4, 4, 4], [1.0, 0.0, 0.3])], "responses of unequal lengths"),
+        ("ratio", [{**row, "log_probs_new": row["log_probs_old"]} for row in telling()],
+         "ratios other than 1 (a later epoch over its rollouts)"),
+    ],
+)  # fmt: skip
+def test_the_stage_in_which_conventions_differ_names_the_data(stage, rows, lacking) -> None:
+    stages = {name: one for name, one in (USUAL | {"kl": "none"}).items() if name != stage}
+    loss = evaluate(rows, "dapo", epsilon=0.2).loss
+    found = match(rows, loss=f"{loss:.8g}", stages=stages, epsilon=0.2)
+    assert lacking in found.separating
+    unequal = "responses of unequal lengths"
+    assert unequal not in found.separating or unequal == lacking
+
+
+def test_each_match_has_the_tolerance_of_its_own_sum(path) -> None:
+    """That of the first is printed; a number beyond the digits is listed with its own."""
+    loss = evaluate(path, "dr", stages={"aggregate": "token-mean"}, epsilon_high=0.3).loss
+    text = f"{loss + 1.2e-8:.8g}"  # as a sum in float32 may be rounded
+    found = match(path, loss=text)
+    each_own = [one.tolerance for one in found.matches]
+    assert found.tolerance == each_own[0] < max(each_own)
+    assert all(abs(one.difference) <= one.tolerance for one in found.matches)
+    shown = " ".join(run("match", path, f"--loss={text}", "--full").stdout.split())
+    off = re.findall(r" off by (\S+)( \(float32 leaves ±)?", shown)
+    assert {bool(noted) for _, noted in off} == {True, False}
+    assert all((abs(float(value)) > 5e-9) is bool(noted) for value, noted in off)
+
+
 # ---- as users run it ----------------------------------------------------------------------------
 
 
@@ -924,7 +986,12 @@ def test_a_length_that_nobody_gives_is_named_before_accumulation(path) -> None:
     words = ("match", path, f"--loss={loss!r}", "-v", "dr", "--epsilon", "0.2", *FLAGS[:2])
     shown = " ".join(run(*words).stdout.split())
     assert "÷ 32 (a constant length or accumulated micro-batches)" in shown
-    assert "the run's max_completion_length or gradient_accumulation_steps says which" in shown
+    advice = "32 is a constant length or the number of accumulation steps: look at"
+    assert advice in shown
+    words = ("--kl", "none", "--ratio", "token", "--surrogate", "clip", "--aggregate", "token-sum")
+    shown = run("match", path, "--loss", "0.003", *words, "--epsilon", "0.2").stdout
+    assert shown.startswith("no match beyond chance")
+    assert "a constant length or the number" not in " ".join(shown.split())
 
 
 def test_conventions_that_no_probe_evaluates_are_listed_once() -> None:

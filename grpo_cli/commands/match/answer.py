@@ -49,9 +49,12 @@ class Convention(Answer):
         entry: counts distinct numbers; conventions of one entry are equal on these records.
         signature: names every choice.
         value, difference: its number, and this number minus the logged one.
+        tolerance: how far off it may be: by the digits, and by what float32 leaves of its sum.
         command: prints the number; of data in memory, the call of Python.
         variants: the variants that are this convention.
         also: variants that become it with other hyperparameters or a factor.
+        except_eps: of ``variants`` and ``also`` those that are it but for an eps, so that their
+            numbers differ in late digits; the others are equal on any data.
         factor, factor_meaning: what the loss is multiplied by, and why trainers do that.
         sign_flipped: whether the number has the other sign.
         bits: the cost of its changes; each bit halves the prior probability.
@@ -64,9 +67,11 @@ class Convention(Answer):
     signature: str
     value: float
     difference: float
+    tolerance: float
     command: str
     variants: Sequence[str]
     also: Sequence[str]
+    except_eps: Sequence[str]
     factor: float
     factor_meaning: str | None
     sign_flipped: bool
@@ -141,10 +146,11 @@ class Matched(Frames, Answer):
     """What ``match`` returns.
 
     Attributes:
-        target, target_of, tolerance, rtol: the logged number, its name, how far off it may be:
-            by its digits, and by what sums in float32 are rounded.
+        target, target_of, tolerance, rtol: the logged number, its name, how far off the first
+            match may be: by its digits, and by what sums in float32 are rounded.
         questions: how many numbers were given, and of how many records or steps.
         matches: the conventions that give all numbers, the likeliest entry first.
+        separating: what another step needs, for conventions of one entry to differ on it.
         ambiguous: whether several do; ``match_count`` is how many, in ``entry_count`` entries.
         fitting: how many of those that were tried do, listed or not; one that several rows and
             changes make counts as often, as in ``tried``.
@@ -164,6 +170,7 @@ class Matched(Frames, Answer):
     rtol: float | None
     questions: Sequence[int]
     matches: Sequence[Convention]
+    separating: Sequence[str]
     ambiguous: bool
     match_count: int
     fitting: int
@@ -188,7 +195,7 @@ class Matched(Frames, Answer):
             return None
         plain = [one for one in self.matches if one.factor == 1.0 and not one.sign_flipped]
         listed = any(recorded.variants[0] in one.variants for one in plain)
-        alone = self.questions[0] == 1 and abs(recorded.difference) <= self.tolerance
+        alone = self.questions[0] == 1 and abs(recorded.difference) <= recorded.tolerance
         return recorded if listed or alone else None
 
     @property
@@ -201,7 +208,7 @@ class Matched(Frames, Answer):
         others = f"{count:,} other conventions" if count > 1 else "another convention"
         return (
             f"consistent with {row.variants[0]}, which the records name; {self.target_of} "
-            f"{self.target!r} (±{self.tolerance:.2g}) does not distinguish it from {others}"
+            f"{self.target!r} (±{row.tolerance:.2g}) does not distinguish it from {others}"
         )
 
     @property
@@ -234,16 +241,29 @@ class Matched(Frames, Answer):
             return f"no match beyond chance: {fit} (±{self.tolerance:.2g})"
         first = self.matches[0]
         if entries > 1:
-            return (
-                f"ambiguous: {count} conventions fit the {target} (±{self.tolerance:.2g}), with "
-                f"{entries} different values; the first is {first.name}"
-            )
+            return self._ambiguous(target)
         chance = ", possibly by chance" if self.by_chance else ""
         also = ""
         if count > 1:
             give = "convention also gives" if count == 2 else "conventions also give"
             also = f"; {count - 1} other {give} it on this data"
         return f"{first.name} gives the {target}{chance}{also} (±{self.tolerance:.2g})"
+
+    def _ambiguous(self, target: str) -> str:
+        """How many numbers fit: those as near as the first may be, and those of larger sums."""
+        near = [one for one in self.matches if abs(one.difference) <= self.tolerance]
+        values, within = len({one.entry for one in near}), f"±{self.tolerance:.2g}"
+        far, more = self.match_count - len(near), self.entry_count - values
+        of = counted(far, "convention")
+        fit = f"{'fits' if more == 1 else 'fit'} only within what float32 leaves of larger sums"
+        beyond = f"; {more} more, from {of}, {fit}" if more else ""
+        first, losses = self.matches[0].name, {"loss": "losses"}.get(self.target_of, "objectives")
+        if values == 1:
+            return f"ambiguous: {first} gives the {target} ({within}){beyond}"
+        return (
+            f"ambiguous: {values} different {losses} lie within {within} of the {target}, from "
+            f"{len(near)} conventions{beyond}; the first is {first}"
+        )
 
     def table(self) -> list[dict[str, Any]]:
         """A convention of each value that fits, the likeliest first; else the nearest."""

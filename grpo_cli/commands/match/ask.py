@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from grpo_cli.commands.match.answer import CONSTANT_LENGTH, Convention, Matched, Released
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
@@ -12,6 +13,7 @@ from grpo_cli.commands.match.logged import TARGETS, read_questions
 from grpo_cli.commands.match.question import LoggedNumber, Question, load
 from grpo_cli.commands.match.run import REFERENCE, Candidate, Run, entries
 from grpo_cli.commands.match.search import TOO_LARGE, search
+from grpo_cli.commands.match.separate import Names, separating
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import Evaluation
@@ -19,7 +21,7 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.numbers import shell_line, shown
-from grpo_cli.variants import changed
+from grpo_cli.variants import VARIANTS, changed
 from grpo_cli.variants.plan import Plan, plan
 
 
@@ -151,9 +153,11 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     last = questions[-1]
     target = last.target
 
+    names = Names(last.first)
+
     def conventions(candidates: Sequence[Candidate]) -> tuple[Convention, ...]:
         made = [
-            convention(one, last.first, words, target, entry)
+            convention(one, names, words, target, entry)
             for one, entry in zip(candidates, entries(candidates), strict=True)
         ]
         return tuple(sorted(made, key=lambda one: one.entry))
@@ -164,7 +168,7 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     rows, nearest_row, recorded = run.unmodified
     matches, named = conventions(run.matches), evaluated(recorded)
     changes = _changes(named, matches[0]) if named and matches else ()
-    sizes = [one.size for one in (*run.matches, *run.nearest)]
+    sizes = [one.size for one in run.matches[:1] or run.nearest]
     return Matched(
         target=target.value,
         target_of=target.name,
@@ -172,6 +176,7 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         rtol=target.rtol if math.isfinite(target.rtol) else None,
         questions=(sum(1 + len(one.others) for one in questions), len(questions)),
         matches=matches,
+        separating=tuple(_separating(run.matches, last)),
         ambiguous=len(run.matches) > 1,
         match_count=len(matches),
         fitting=max(run.fitting, len(matches)),
@@ -188,6 +193,15 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     )
 
 
+def _separating(found: Sequence[Candidate], question: Question) -> Iterator[str]:
+    """What separates conventions that are equal on the data, of the likeliest such value."""
+    groups: dict[int, list[Candidate]] = {}
+    for entry, one in zip(entries(found), found, strict=True):
+        groups.setdefault(entry, []).append(one)
+    several = next((group for group in groups.values() if len(group) > 1), [])
+    yield from separating(several, question.data.chunks, question.first)
+
+
 def _changes(recorded: Convention, first: Convention) -> Iterator[str]:
     """What changed between two releases, where both conventions are of one row."""
     (row, _, release), (other, _, version) = (
@@ -197,22 +211,25 @@ def _changes(recorded: Convention, first: Convention) -> Iterator[str]:
 
 
 def convention(
-    one: Candidate, chunk: Chunk, words: Sequence[str], target: LoggedNumber, entry: int = 0
+    one: Candidate, names: Names, words: Sequence[str], target: LoggedNumber, entry: int = 0
 ) -> Convention:
     """A candidate: what it is, its number, and the command that evaluates it."""
     flipped = one.times < 0
     only = _FLIPPED[target.name] if flipped else target.name
     assert one.totals is not None
-    made = pruned(one.plan, chunk)
+    made = pruned(one.plan, names.chunk)
     rows = one.rows or [made.variant] * (not made.swapped and not made.flags)
+    own, also = _rows(one, names), _also(one, names)
     return Convention(
         entry=entry,
         signature=one.totals.signature(),
         value=one.value,
         difference=one.difference,
+        tolerance=target.half + FLOAT32 * max(abs(target.value), one.size),
         command=command(made, words, only, abs(one.times)),
         variants=tuple(rows),
-        also=_also(one, chunk),
+        also=tuple(also),
+        except_eps=tuple(name for name, equal in {**own, **also}.items() if not equal),
         factor=abs(one.times),
         factor_meaning=_meaning(one),
         sign_flipped=flipped,
@@ -222,16 +239,27 @@ def convention(
     )
 
 
-def _also(first: Candidate, chunk: Chunk) -> tuple[str, ...]:
-    """Other rows that are this convention: ``trl/bnpo@1.9.2 --beta 0.04``."""
-    found = []
-    for made, factor, names in first.also:
-        flags = pruned(made, chunk).words[2:]
+def _rows(first: Candidate, names: Names) -> dict[str, bool]:
+    """Other rows that are this convention as published → whether also in every eps."""
+    plans = {row: replace(first.plan, variant=row, row=VARIANTS[row]) for row in first.rows}
+    return {
+        row: names.equal(first, replace(first, plan=plan))
+        for row, plan in plans.items()
+        if row != first.plan.variant
+    }
+
+
+def _also(first: Candidate, names: Names) -> dict[str, bool]:
+    """Other rows with flags, ``trl/bnpo@1.9.2 --beta 0.04`` → whether also in every eps."""
+    found: dict[str, bool] = {}
+    for made, factor, rows in first.also:
+        flags = pruned(made, names.chunk).words[2:]
         meaning = [*filter(None, [factor.meaning]), *["(sign flipped)"] * (factor.times < 0)]
         alone = factor.times == first.times and {*first.rows, first.plan.variant}
-        every = [name for name in names if not alone or name not in alone]
-        found += [" ".join([name, *flags, *meaning]) for name in every]
-    return tuple(dict.fromkeys(found))
+        equal = names.equal(first, replace(first, plan=made, factor=factor))
+        every = [name for name in rows if not alone or name not in alone]
+        found |= {" ".join([name, *flags, *meaning]): equal for name in every}
+    return found
 
 
 def _meaning(one: Candidate) -> str | None:

@@ -115,7 +115,7 @@ class Families:
     def add(self, one: Candidate) -> bool:
         """Adds a candidate to the convention that it is; returns whether it is a new one."""
         objective = self._chunk.objective(one.plan)
-        bare = _without_eps(objective)
+        bare = without_eps(objective)
         wanted = tuple((stage, bound.key) for stage, bound in bare.stages.items())
         valued = self._probed.setdefault(wanted, probe.Valued(bare))
         head = next((head for head in self._heads if _is_one((one, valued), head)), None)
@@ -168,7 +168,7 @@ def _is_one(*both: tuple[Candidate, probe.Valued]) -> bool:
     return same or probe.alike(mine, theirs, one.times / other.times)
 
 
-def _without_eps(objective: Objective) -> Objective:
+def without_eps(objective: Objective) -> Objective:
     """The objective with a fixed eps in its std."""
     bound = objective.advantage
     if "std_eps" not in bound.values:
@@ -383,12 +383,15 @@ class Run:
         names = {row: self.space.same.get(row, [row]) for row in found}
         own = [row for row in found if recorded in names[row]]
         nearest, named = (
-            next((replace(self._candidate(found[row]), rows=[*names[row]]) for row in some), None)
-            for some in (found, own)
+            next((self._row(found[row], names[row]) for row in some), None) for some in (found, own)
         )
         if named is not None:
             named.rows = [*dict.fromkeys([recorded, *named.rows])]
         return sum(map(len, names.values())), nearest, named
+
+    def _row(self, convention: int, names: Sequence[str]) -> Candidate:
+        size = self.scan.values.size[self.scan.value_of(np.array([convention]))]
+        return replace(self._candidate(convention), rows=[*names], size=float(size[0]))
 
     def near(self, families: Families) -> list[Candidate]:
         """The plain conventions that come nearest to the number, nearest first."""

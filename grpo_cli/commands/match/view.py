@@ -11,7 +11,7 @@ from rich.text import Text
 
 from grpo_cli.commands.match.answer import CONSTANT_LENGTH, Convention, Matched
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.numbers import counted, shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
@@ -24,29 +24,25 @@ _MISTAKE = (
     '"loss_gradient": [[…]]})'
 )
 _MORE = "more digits or more numbers (--kl, --gradient-norm, --logged)"
-_DECIDING = (
-    "conventions that are equal on this data may differ on another step: best one with responses "
-    "of unequal lengths, rewards of several spreads and clipped ratios (a later epoch over its "
-    "rollouts)"
-)
 _ALSO = 2
 
 
 def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
     """Prints the answer, then each number: the rows that give it, and a command."""
+    half = (answer.rtol or 0.0) * abs(answer.target)
     for line, style in _head(answer):
         console.print(wrapped(Text(line, style), screen.reading, 4 if line[:1] == " " else 2))
         mark(console, "hint")
     if not answer.matches:
         if answer.loss_alone is not None:
-            _print(console, screen, [answer.loss_alone])
+            _print(console, screen, [answer.loss_alone], half)
             return
         near = [x for x in answer.nearest if x.needs or _is_near(answer, x)]
         if near:
             words = "the nearest simple conventions, which do not match"
             console.print(Text(f"\n{words}", "bold"))
         for found in near if chosen().full else near[:_SHOWN]:
-            _print(console, screen, [found])
+            _print(console, screen, [found], half)
         return
     entries = [list(same) for _, same in groupby(answer.matches, key=lambda one: one.entry)]
     if answer.consistent is not None and answer.consistent_words:
@@ -60,11 +56,12 @@ def print_matches(console: Console, screen: Screen, answer: Matched) -> None:
         rest = [same for same in entries if same not in likely[:_SHOWN]]
         entries = likely[:_SHOWN]
     for same in entries:
-        _print(console, screen, same)
+        _print(console, screen, same, half)
     if rest:
-        fit = "value fits" if len(rest) == 1 else "values fit"
-        more = f"{len(rest)} less likely {fit} too" if answer.reproduced else "what fits by chance"
-        console.print(Text(f"\n… {more} (--full)", "dim"))
+        values = counted(len(rest), "less likely value" if answer.reproduced else "value")
+        which = ("fits" if len(rest) == 1 else "fit") + " too" * bool(entries)
+        which += "" if answer.reproduced else ", as expected by chance"
+        console.print(Text(f"\n… {values} {which} (--full lists them)", "dim"))
         mark(console, "convention", sum(map(len, rest)))
     advice = [*_advice(answer)] if answer.match_count > 1 and answer.reproduced else []
     console.print("\n" * bool(advice), end="")
@@ -92,7 +89,8 @@ def _head(answer: Matched) -> Iterator[tuple[str, str]]:
 def _advice(answer: Matched) -> Iterator[str]:
     """What decides between the matches."""
     if answer.entry_count < answer.match_count:
-        yield _DECIDING
+        has = " that has " + ", or ".join(answer.separating) if answer.separating else ""
+        yield f"conventions that are equal on this data may differ on another step{has}"
     if answer.entry_count > 1:
         yield f"to decide between the {answer.entry_count} values, give {_MORE}"
 
@@ -118,8 +116,12 @@ def _chance(answer: Matched) -> str:
 
 def _released(answer: Matched) -> Iterator[str]:
     """The numbers of the unmodified rows, and of the one that the records name."""
-    if answer.matches and CONSTANT_LENGTH in (answer.matches[0].factor_meaning or ""):
-        yield "the run's max_completion_length or gradient_accumulation_steps says which it is"
+    if answer.reproduced and CONSTANT_LENGTH in (answer.matches[0].factor_meaning or ""):
+        yield (
+            f"{1.0 / answer.matches[0].factor:g} is a constant length or the number of "
+            "accumulation steps: look at the run's max_completion_length and "
+            "gradient_accumulation_steps"
+        )
     released = answer.released
     nearest, recorded = released.nearest, released.recorded
     agree = _agreeing(answer, flipped=False)
@@ -128,7 +130,7 @@ def _released(answer: Matched) -> Iterator[str]:
         more = f" and {len(flipped) - _NAMES} more" if len(flipped) > _NAMES else ""
         names = ", ".join(flipped[:_NAMES])
         yield f"unmodified variants that give it with the other sign: {names}{more}"
-    elif nearest and not agree and abs(nearest.difference) > answer.tolerance:
+    elif nearest and not agree and abs(nearest.difference) > nearest.tolerance:
         name = nearest.flags or nearest.variants[0]
         none = "no variant with these flags" if " " in name else "no unmodified variant"
         near = f"; the nearest is {name} with {shown(nearest.value)}"
@@ -137,7 +139,7 @@ def _released(answer: Matched) -> Iterator[str]:
             yield f"{none} gives this number{near}"
     if recorded:
         name = recorded.variants[0]
-        gives_it = name in agree or abs(recorded.difference) <= answer.tolerance
+        gives_it = name in agree or abs(recorded.difference) <= recorded.tolerance
         given = "gives this number" if gives_it else f"gives {shown(recorded.value)} instead"
         yield f"the records name {name}, which {given}"
         yield from (f"changed in {change}" for change in released.changes)
@@ -148,15 +150,16 @@ def _agreeing(answer: Matched, *, flipped: bool) -> list[str]:
     return [name for one in found for name in one.variants]
 
 
-def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None:
+def _print(console: Console, screen: Screen, same: Sequence[Convention], half: float) -> None:
     """Prints conventions that are equal on the data; ``--full`` with their signatures."""
     found = same[0]
     console.print()
     head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
+    if not found.needs and half < abs(found.difference) <= found.tolerance:
+        head.append(f" (float32 leaves ±{found.tolerance:.2g})")
     scale = found.sign_flipped, found.factor
     alike = [one for one in same if (one.sign_flipped, one.factor) == scale and one.variants]
-    once = " (equal on any data)"  # of several variants, which are counted once
-    rows = [", ".join(one.variants) + once * (len(one.variants) > 1) for one in alike]
+    rows = [_row(one) for one in alike]
     if found.variants and len(rows) == 1:
         head.append(f"  {rows.pop()}", "cyan")
     elif not found.variants:
@@ -179,10 +182,21 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention]) -> None
         console.print(wrapped(Text(f"  {line}", "cyan"), screen.width, 4))
         mark(console, "convention", min(at, 1))
     others = [one.name for one in same[1:] if one not in alike]
-    for words, names in (("equal on any data:", found.also), ("equal on this data:", others)):
+    equal = [name for name in found.also if name not in found.except_eps]
+    for words, names in (
+        ("equal on any data:", equal),
+        ("equal but for an eps:", found.except_eps),
+        ("equal on this data:", others),
+    ):
         if names:
             most = len(names) if chosen().full else _ALSO
             more = f"; and {len(names) - most} more (--full)" if len(names) > most else ""
             line = f"  {words} {'; '.join(names[:most])}{more}"
             console.print(wrapped(Text(line), screen.width, 4))
             mark(console, "convention", len(names) if names is others else 0)
+
+
+def _row(one: Convention) -> str:
+    """The variants that it is, which are counted once."""
+    names = [name for name in one.variants if name not in one.except_eps]
+    return ", ".join(names) + " (equal on any data)" * (len(names) > 1)

@@ -1,0 +1,174 @@
+"""What data would separate conventions that are equal on the data at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from grpo_cli.batch import F64, Batch
+from grpo_cli.commands.match.run import Candidate, without_eps
+from grpo_cli.engine import probe
+from grpo_cli.engine.chunk import Chunk
+from grpo_cli.hyperparameters import Value
+from grpo_cli.objective.choice import Bound
+from grpo_cli.objective.objective import Objective
+
+_EPOCH = "ratios other than 1 (a later epoch over its rollouts)"
+_CLIPPED = "more clipped ratios (a later epoch over its rollouts)"
+_SAME_FORMULA = 1e-12
+"""Of J on the probe: a fixed eps of 1e-8 in a std changes more."""
+
+
+class Names:
+    """Tells other names of a convention from conventions that differ by an eps alone."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self._valued: dict[object, probe.Valued] = {}
+
+    def equal(self, one: Candidate, other: Candidate) -> bool:
+        """Whether two conventions give one number on any data, the eps of their std included."""
+        mine, theirs = (self._value(each) for each in (one, other))
+        times = other.times / one.times
+        return mine is theirs or probe.alike(theirs, mine, times, _SAME_FORMULA)
+
+    def _value(self, one: Candidate) -> probe.Valued:
+        objective = self.chunk.objective(one.plan)
+        key = tuple((stage, bound.key) for stage, bound in objective.stages.items())
+        return self._valued.setdefault(key, probe.Valued(objective))
+
+
+def separating(found: Sequence[Candidate], chunks: Sequence[Chunk], first: Chunk) -> list[str]:
+    """What a step has on which conventions of one value differ, without what the data has.
+
+    Args:
+        found: conventions that are equal on the data, the likeliest first.
+        chunks: the data; ``first``: the chunk whose settings the conventions are bound to.
+    """
+    facts = _Facts([one.batch for one in chunks])
+    needed: dict[str, float] = {}
+    for other in found[1:]:
+        if other.times != found[0].times:
+            needed.setdefault("another number of responses", 0.0)
+        mine, theirs = (without_eps(first.objective(one.plan)) for one in (found[0], other))
+        for words, bound in _between(mine, theirs, facts):
+            # The farther bound separates the conventions of the nearer one too.
+            farther = min if "below" in words else max
+            needed[words] = farther(needed.get(words, bound), bound)
+    return [words.format(f"{bound:.6g}") for words, bound in needed.items()]
+
+
+def _between(mine: Objective, theirs: Objective, facts: _Facts) -> Iterator[tuple[str, float]]:
+    """What the data lacks that separates two objectives: words, and the bound in these."""
+    stages = {name: theirs.stages.get(name) for name in {**mine.stages, **theirs.stages}}
+    swapped = {name: replace(mine, **{name: bound}) for name, bound in stages.items()}  # type: ignore[arg-type]
+    differing = [
+        name
+        for name, one in swapped.items()
+        if one != mine and not probe.alike(probe.Valued(mine), probe.Valued(one))
+    ]
+    for stage in differing:
+        own, other = mine.stages.get(stage), stages[stage]
+        if len(differing) > 1 and facts.separate(mine, swapped[stage]):
+            continue
+        if stage in ("ratio", "surrogate") and not facts.moved:
+            yield _EPOCH, 0.0
+        elif stage == "surrogate" and own is not None and other is not None:
+            yield from _of_clips(own, other)
+        else:
+            yield from ((words, 0.0) for words in facts.lacking(stage))
+
+
+def _of_clips(own: Bound, other: Bound) -> Iterator[tuple[str, float]]:
+    """Ratios that two surrogates treat differently."""
+    both = own.values, other.values
+    if not all({"epsilon_low", "epsilon_high"} <= values.keys() for values in both):
+        yield _CLIPPED, 0.0
+        return
+    low, high = ([_bound(one, name) for one in both] for name in ("epsilon_low", "epsilon_high"))
+    caps = [min(_bound(one, "delta"), _bound(one, "dual_clip")) for one in both]
+    if low[0] != low[1]:
+        yield "a ratio below {} with A < 0", 1.0 - min(low)
+    if high[0] != high[1]:
+        yield "a ratio above {} with A > 0", 1.0 + min(high)
+    if caps[0] != caps[1]:
+        yield "a ratio above {} with A < 0", min(caps)
+    if all(one[0] == one[1] for one in (low, high, caps)):
+        yield _CLIPPED, 0.0
+
+
+def _bound(values: Mapping[str, Value], name: str) -> float:
+    """A bound on the ratio; infinite where there is none."""
+    given = values.get(name)
+    return float(given) if isinstance(given, int | float) else np.inf
+
+
+class _Facts:
+    """What the data has that separates conventions."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._batches = batches
+        given = any(one.ratios is not None for one in batches)
+        self.moved = given or self._differ("log_probs_old")
+
+    def separate(self, mine: Objective, theirs: Objective) -> bool:
+        """Whether two objectives differ on the data."""
+        pairs = ((probe.value(mine, one), probe.value(theirs, one)) for one in self._batches)
+        return any(
+            own is not None and other is not None and not probe.same(own, other)
+            for own, other in pairs
+        )
+
+    def lacking(self, stage: str) -> Iterator[str]:
+        """What separates two choices of a stage, unless the data has it."""
+        lengths = np.concatenate([one.responses.lengths for one in self._batches])
+        if stage == "advantage":
+            if len(self._spreads()) < 2:
+                yield "groups whose rewards have different std"
+        elif stage == "ratio":
+            if lengths.max(initial=0) < 2:
+                yield "responses of several tokens"
+        elif stage in ("kl", "correction"):
+            name, of = _POLICIES[stage]
+            more = "farther" if self._differ(name) else "different"
+            yield f"log-probs of {of} that are {more} from {_FROM[stage]}"
+        elif stage == "entropy":
+            yield "another entropy"
+        elif len(np.unique(lengths)) < 2:
+            yield "responses of unequal lengths"
+        elif sum(one.group_count for one in self._batches) < 2:
+            yield "several groups"
+
+    def _differ(self, name: str) -> bool:
+        """Whether another policy's log-probs differ from what they are compared with."""
+        base = "log_probs_old" if name == "log_probs_rollout" else "log_probs_new"
+        pairs = ((getattr(one, base), getattr(one, name)) for one in self._batches)
+        found = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
+        return any(bool((left != right).any()) for left, right in found)
+
+    def _spreads(self) -> set[float]:
+        """The groups' std of rewards."""
+        found: set[float] = set()
+        for one in self._batches:
+            rewards = one.summed_rewards
+            if rewards is not None and len(rewards):
+                means = _means(one, rewards)
+                found |= {*np.round(np.sqrt(_means(one, (rewards - means[one.groups]) ** 2)), 9)}
+        return found - {0.0}
+
+
+def _means(batch: Batch, values: F64) -> F64:
+    """[groups] the means of values [R]."""
+    counts = np.maximum(np.bincount(batch.groups, minlength=batch.group_count), 1)
+    sums = np.bincount(batch.groups, weights=values, minlength=batch.group_count)
+    means: F64 = sums / counts
+    return means
+
+
+_POLICIES = {
+    "kl": ("log_probs_ref", "the reference"),
+    "correction": ("log_probs_rollout", "the engine"),
+}
+_FROM = {"kl": "the policy's", "correction": "the trainer's"}
