@@ -207,7 +207,7 @@ class Event(Answer):
     @property
     def _listed(self) -> list[Finding]:
         """The findings at its beginning whose numbers the words do not give already."""
-        worded = self.first.kind in (IMPOSSIBLE, STUCK)
+        worded = self.first.kind in (IMPOSSIBLE, STUCK) or self.first.after is None
         named = [*self._later, *([self.first] if worded else [])]
         found = [one for one in self._wrong if one not in named]
         return sorted(found, key=lambda one: one is not self.first)
