@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,13 +13,13 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import Finding as CheckFinding
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.trend.causes import Cause, at_one_token
+from grpo_cli.commands.trend.causes import Cause, at_one_place, at_one_token
 from grpo_cli.commands.trend.comparison import Trend, compare_log
-from grpo_cli.commands.trend.events import Checked, Event, events
+from grpo_cli.commands.trend.events import UPDATE, Checked, Event, events
 from grpo_cli.commands.trend.findings import findings, first_place, level_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
-from grpo_cli.commands.trend.onsets import LEAST_FUTURE, SHIFT, STUCK
+from grpo_cli.commands.trend.onsets import LEAST_FUTURE, PAST, SHIFT, STUCK
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Place, Step, Steps
@@ -235,6 +236,10 @@ def _checked(event: Event, steps: Steps, run: Run) -> Event:
     if (known is not None and not known.has_reason) or event.checked_there or at == 0:
         return event
     now, before = (of_steps(run.reader, [steps[one]], run.step_source) for one in (at, at - 1))
+    if event.first.is_single and event.first.metric in UPDATE:
+        past = (steps[one].worst.get("ratio") for one in range(max(at - PAST, 0), at))
+        usual = max((place.value for place in past if place is not None), default=math.inf)
+        known = at_one_place(now, usual) or known
     return replace(event, cause=at_one_token([event.first, *event.others], now, before) or known)
 
 

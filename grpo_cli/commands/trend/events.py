@@ -46,9 +46,9 @@ _EFFECTS = {
     **dict.fromkeys(("groups_equal", "groups_all_0"), UP),
 }
 """What becomes less, or more, because responses or rewards changed."""
-_UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
+UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
 """What becomes more with every change of the policy: of all there is, it says least."""
-_FOLLOWING = {*_UPDATE, "gradient_norm"}
+_FOLLOWING = {*UPDATE, "gradient_norm"}
 """What follows from responses or rewards that changed."""
 _REWARDS = RANKS["groups_equal"]
 """From here on rewards and scores."""
@@ -63,7 +63,7 @@ _LEVELS = (SHIFT, DRIFT, SPIKE)
 """The kinds of findings whose sentence has no more than the level before and after."""
 _MEASURES = {
     "nll": "entropy",
-    **dict.fromkeys(_UPDATE, "ratio"),
+    **dict.fromkeys(UPDATE, "ratio"),
     "groups_equal": "reward_group_std",
 }
 """Row → what measures the same thing."""
@@ -311,7 +311,8 @@ class Event(Answer):
             words = self.cause.words
         elif one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = in_short(one)
-        return words + (" for one step" if one.is_single else "")
+        proven = self.cause is not None and self.cause.is_certain
+        return words + (" for one step" if one.is_single and not proven else "")
 
     @property
     def guess(self) -> str:
@@ -320,7 +321,7 @@ class Event(Answer):
             return "" if cause.is_certain else cause.words
         if cause is not None:
             return found[0] if (found := _CLAUSE.match(cause.message)) else ""
-        moved = self.first.metric in _UPDATE and self.first.kind != IMPOSSIBLE
+        moved = self.first.metric in UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
 
     @property
@@ -432,8 +433,8 @@ def _event(together: Sequence[Finding]) -> Event:
     Where a run is stuck, the responses are the cause of what the update lacks.
     """
     _, begun = min((one.severity == INFO, one.onset) for one in together)
-    jumped = any(one.is_single and one.metric in _UPDATE and one.onset == begun for one in together)
-    ratios = (one.onset for one in together if one.metric in _UPDATE and one.is_clear)
+    jumped = any(one.is_single and one.metric in UPDATE and one.onset == begun for one in together)
+    ratios = (one.onset for one in together if one.metric in UPDATE and one.is_clear)
     last = min([begun + AT_ONCE, *ratios])
     changed = any(
         _rank(one) >= _RESPONSES and one.severity != INFO and one.onset <= last for one in together
@@ -446,7 +447,7 @@ def _event(together: Sequence[Finding]) -> Event:
         last = -min(score, FAR), _rank(one) >= _REWARDS, one.onset, -score
         if one.kind == STUCK:
             return info, -_rank(one), begun, *last
-        if one.metric in _UPDATE:  # of these the first to change
+        if one.metric in UPDATE:  # of these the first to change
             return info, _POLICY + 1 if changed else RANKS["ratio_p999"], one.onset, *last
         follows = _EFFECTS.get(name) == one.direction
         return info, min(_rank(one), _POLICY) + follows, begun, *last
