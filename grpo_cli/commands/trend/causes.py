@@ -30,7 +30,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
 from grpo_cli.objective.kl import k3
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, record_name
 
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
@@ -371,7 +371,7 @@ def _named_place(chunk: Chunk, token: int) -> str:
     number = one.token_ids[response][position] if one.token_ids else None
     text = one.tokens[response][position] if one.tokens else None
     named = f"{name_token(number, text)} at " if one.token_ids or one.tokens else ""
-    return f"{named}position {position} of response {response} in record {shown(one.name)}"
+    return f"{named}position {position} of response {response} in {record_name(one.name, one.line)}"
 
 
 def _shares(reader: Reader, kind: str) -> tuple[dict[Any, float], dict[Any, str]] | None:

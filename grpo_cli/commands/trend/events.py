@@ -64,7 +64,7 @@ _LEVELS = (SHIFT, DRIFT, SPIKE)
 _MEASURES = {
     "nll": "entropy",
     **dict.fromkeys(UPDATE, "ratio"),
-    "groups_equal": "reward_group_std",
+    **dict.fromkeys(("groups_equal", "reward_group_std"), "reward spread"),
 }
 """Row → what measures the same thing."""
 _MARKS = ":;. "
@@ -91,7 +91,9 @@ class Checked(NamedTuple):
     def message(self) -> str:
         """Its message, and its record or how many records of the step it is of."""
         several = self.finding.evidence.get("records", 1)
-        one = f"record {shown(self.finding.record)}"
+        line, record = self.finding.line, self.finding.record
+        is_number = line is not None and record == line - 1
+        one = f"line {line:,}, --record {record}" if is_number else f"record {shown(record)}"
         of = f"{several:,} records of the step" if several > 1 else one
         return f"{self.finding.message} ({of})"
 
@@ -497,8 +499,8 @@ def measure(finding: Finding) -> str:
 def _with_others(findings: Sequence[Finding]) -> str:
     """The first in numbers, and how many others measure the same."""
     others = len({one.metric for one in findings}) - 1
-    more = f" (and {counted(others, 'other measure')} of it)" if others else ""
-    return in_numbers(findings[0]) + more
+    more = f" ({counted(others, f'other {measure(findings[0])} metric')} moved too)"
+    return in_numbers(findings[0]) + more * bool(others)
 
 
 def _more(findings: Sequence[Any], named: int) -> str:
