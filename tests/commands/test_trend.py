@@ -749,7 +749,7 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         assert "grpo's" not in verdict_of(key, 30)
         first, second, *_ = verdict_of(key, 5).split("; ")
         assert first.startswith("no fault found in ")
-        assert second.startswith(f"{_OTHER} at 25 of 30 steps (first at step 5, ")
+        assert _OTHER in second and (" at 25 of 30 steps (first at step 5, " in second)
     both = [
         row | {"loss": one, "expected": {"kl": 0.5}} for row, one in zip(rows, losses, strict=True)
     ]
@@ -763,7 +763,7 @@ def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> No
         row | {"loss": one + span * (2.0 if at == 20 else 0.1 * (at >= 5))}
         for at, (row, one) in enumerate(zip(rows, losses, strict=True))
     ]
-    assert f"{_OTHER} at 25 of 30 steps (first at step 5, " in trend(write(path, held))["verdict"]
+    assert " at 25 of 30 steps (first at step 5, " in trend(write(path, held))["verdict"]
     equal = [{"step": at, "log_probs": [[-1.0]] * 2, "rewards": [0.0, 1.0]} for at in range(20)]
     noise = (row | {"loss": 1e-8 * draw.random()} for row in equal)
     assert "grpo's" not in trend(write(path, noise))["verdict"]  # of a loss of 0
@@ -785,7 +785,7 @@ def test_a_recorded_loss_of_another_objective_is_named_however_many_steps(
 ) -> None:
     """It is no finding, so the command does not end with 1."""
     path = write(tmp_path / "a.jsonl", [PLAIN | {"step": at, "loss": 0.7} for at in range(count)])
-    sentence = f"{_OTHER} at {count} of {count} step{'' if count == 1 else 's'} (first at step 0, "
+    sentence = f" at {count} of {count} step{'' if count == 1 else 's'} (first at step 0, "
     assert sentence in trend(path)["verdict"]
     result = run("trend", path, "-v", "dr", "-q", "--fail-on", "findings")
     assert result.exit_code == 0
@@ -809,7 +809,30 @@ def test_a_usual_epsilon_that_explains_a_recorded_loss_is_named(count: int, tmp_
         assert shown[0] != shown[1] or not named
 
 
-_OTHER = "the records' loss is not dr's"
+def test_a_recorded_loss_that_leaves_its_objective_is_a_finding(tmp_path: Path) -> None:
+    """From the step on at which it does; not where it never agreed."""
+    draw, path = random.Random(4), tmp_path / "a.jsonl"
+    rows = []
+    for step in range(20):
+        old = [[-draw.uniform(0.5, 2.0) for _ in range(4)] for _ in range(4)]
+        new = [[one + draw.gauss(0.0, 0.1) for one in of] for of in old]
+        columns = {"log_probs_new": new, "log_probs_old": old}
+        rows.append(columns | {"step": step, "rewards": [draw.random() for _ in range(4)]})
+    losses = [one["loss"] for one in steps(write(path, rows))]
+    factors = {"left": [1.0] * 9 + [1.4] * 11, "never": [1.4] * 20, "noise": [1.0, 1.001] * 10}
+    for name, each in factors.items():
+        held = zip(rows, losses, each, strict=True)
+        write(path, [row | {"loss": loss * factor} for row, loss, factor in held])
+        found = [one for one in trend(path)["findings"] if one["metric"] == "recorded_loss"]
+        assert [one["onset"] for one in found] == [9] * (name == "left"), name
+        failed = run("trend", path, "-v", "dr", "-q", "--fail-on", "findings").exit_code
+        assert failed == (name == "left"), name
+        if found:
+            words = found[0]["command"].split()
+            assert run(*(one.strip("'") for one in words[1:])).exit_code == 1
+
+
+_OTHER = "the records' loss differs from dr's"
 """A recorded loss that ``-v dr`` does not give."""
 
 

@@ -40,6 +40,13 @@ def corrupt(now: Columns, since: int, draw: Random) -> None:
         now["old"][0, 0, 3] -= 9.0
 
 
+def one_ratio(now: Columns, since: int, draw: Random) -> None:
+    if since == 0:
+        for name in COLUMNS:
+            now[name][0, 2, 3] -= 1.0
+        now["new"][0, 2, 3] += 0.6
+
+
 def other_forward_pass(now: Columns, since: int, draw: Random) -> None:
     if since == 0:
         now["new"] = 1.6 * now["new"]
@@ -119,6 +126,12 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         corrupt,
         r"step 24: .* for one step; likely: 1 of 128 tokens differs far more",
         "look at these tokens",
+    ),
+    "one ratio": (
+        one_ratio,
+        r"step 24: one .log ratio. alone is larger than before, 0\.\d+: token 't77' \(id 77\) at "
+        "position 3 of response 2 in record 24/0; 44 steps",
+        "look at this token",
     ),
     "one token": (
         one_token,

@@ -118,8 +118,8 @@ def explain(
     )
     of_run = [reason for reason in whole.why if reason["code"] in _OF_RUN]
     of_batch = [reason for reason in found.why if reason["code"] not in _OF_RUN]
-    why = [{"code": "last-batch", "text": text}, *of_run, *of_batch]
-    return replace(found, batch=dict(of_last), batches=count, why=why)
+    source.notices[text] = None
+    return replace(found, batch=dict(of_last), batches=count, why=[*of_run, *of_batch])
 
 
 _OF_RUN = ("ungrouped", "rising")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -9,22 +10,24 @@ from functools import cache
 
 import numpy as np
 
-from grpo_cli.commands.check.answer import Finding
+from grpo_cli.batch import F64
+from grpo_cli.commands.check.answer import Finding as CheckFinding
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.trend.causes import Cause, at_one_token
+from grpo_cli.commands.trend.causes import Cause, at_one_place, at_one_token
 from grpo_cli.commands.trend.comparison import Trend, compare_log
-from grpo_cli.commands.trend.events import Checked, Event, events
-from grpo_cli.commands.trend.findings import findings, first_place
+from grpo_cli.commands.trend.events import UPDATE, Checked, Event, events
+from grpo_cli.commands.trend.findings import findings, first_place, level_of
 from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
-from grpo_cli.commands.trend.onsets import STUCK
+from grpo_cli.commands.trend.onsets import LEAST_FUTURE, PAST, SHIFT, STUCK
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.run import Run
-from grpo_cli.commands.trend.step import WARNING, Flags, Place, Step, Steps
+from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Place, Step, Steps
 from grpo_cli.commands.trend.verdict import Coverage, verdict
+from grpo_cli.commands.trend.watched import UP
 from grpo_cli.engine import Reader
 from grpo_cli.errors import InputError
-from grpo_cli.terminal.numbers import counted
+from grpo_cli.terminal.numbers import counted, shell_line
 
 
 def trend_of(
@@ -54,7 +57,8 @@ def trend_of(
     covered = Coverage(steps, columns, run, losses)
     if run is not None:
         variant, signatures = run.plan.variant, [*run.signatures]
-        happened = with_checks(happened, steps, run)
+        happened += _left_objective(steps, variant, flags)
+        happened = with_checks(sorted(happened, key=lambda one: one.step), steps, run)
         compared = compare_log(framework, log, run.logged, steps)
     sentence = verdict(steps, happened, covered)
     found = sorted((one for event in happened for one in event.findings), key=lambda one: one.onset)
@@ -78,6 +82,21 @@ _STD_EPS = (1e-4, 1e-6, 1e-8)
 """Those of TRL, of verl, and of papers."""
 _EXPLAINS = 0.1
 """The share of a difference that may be left."""
+_MOSTLY, _TIMES = 0.75, 10.0
+"""The share of the steps at which a loss that left its objective differs, and how many times as far
+as ever before its first differences are."""
+_EXACT = 1e-6
+"""The share of a loss below which a difference is rounding in single precision."""
+_FIX_LOSS = (
+    "look for a setting of the loss that changed at that step; grpo verify names it if it can"
+)
+
+
+def _losses(steps: Steps) -> tuple[F64, F64] | None:
+    """[S] the recorded losses and the evaluated ones; None where no step has both."""
+    recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
+    known = recorded is not None and own is not None and not np.isnan(recorded - own).all()
+    return (recorded, own) if known else None  # type: ignore[return-value]
 
 
 def differing_losses(steps: Steps, run: Run) -> Iterator[str]:
@@ -85,25 +104,75 @@ def differing_losses(steps: Steps, run: Run) -> Iterator[str]:
 
     Small differences, as of half precision, are named only where a usual ``std_eps`` explains them.
     """
-    recorded, own = (steps.metrics.get(name) for name in (RECORDED_LOSS.name, "loss"))
-    if recorded is None or own is None or np.isnan(recorded - own).all():
+    if (losses := _losses(steps)) is None:
         return
+    recorded, own = losses
     distance, count = np.abs(recorded - own), int(np.count_nonzero(~np.isnan(recorded - own)))
-    differs = distance > max(_LEAST_SHARE * float(np.nanmax(np.abs(own))), LOSS_NOISE)
-    eps = None
+    least = max(_LEAST_SHARE * float(np.nanmax(np.abs(own))), LOSS_NOISE)
+    differs, eps, by = distance > least, None, f"{least:.2g}"
     if not differs.any():
-        differs = distance > _SMALL * np.abs(own)
+        differs, by = distance > _SMALL * np.abs(own), f"{_SMALL:.2%}"
         at = int(np.nanargmax(distance))
         if 2 * differs.sum() <= count or (eps := _std_eps(run, steps[at], recorded[at])) is None:
             return
     at = int(differs.argmax())
     values = " against ".join(_apart(float(recorded[at]), float(own[at])))
-    fix = "name yours with -v, or ask grpo verify"
+    fix = (
+        "grpo verify names what differs"
+        if run.plan.asked
+        else "name yours with -v, or ask grpo verify"
+    )
     yield (
-        f"the records' loss is not {run.plan.variant}'s at {differs.sum():,} of "
-        f"{counted(count, 'step')} (first at step {steps.numbers[at]:,}, {values}): "
+        f"the records' loss differs from {run.plan.variant}'s by more than {by} at "
+        f"{differs.sum():,} of {counted(count, 'step')} (first at step {steps.numbers[at]:,}, "
+        f"{values}): "
         + (fix if eps is None else f"std_eps {eps:g} explains it (-p std_eps={eps:g})")
     )
+
+
+def _left_objective(steps: Steps, variant: str, flags: Flags) -> Iterator[Event]:
+    """The step from which on the recorded loss, equal to the evaluated one before, differs."""
+    if (losses := _losses(steps)) is None:
+        return
+    places = np.flatnonzero(~np.isnan(losses[0] - losses[1]))
+    recorded, own = (one[places] for one in losses)
+    distance, sizes = np.abs(recorded - own), np.abs(own)
+    for least in (max(share * float(sizes.max()), LOSS_NOISE) for share in (_SMALL, _LEAST_SHARE)):
+        at = int((distance > least).argmax())
+        before, since = distance[:at], distance[at:]
+        would_show = int(np.count_nonzero(sizes[:at] > least))
+        if min(would_show, len(since)) < LEAST_FUTURE or (since > least).mean() < _MOSTLY:
+            continue
+        if level_of(since[:LEAST_FUTURE]) > _TIMES * before.max():
+            first, seen, worst = places[
+                [at, at + LEAST_FUTURE - 1, at + int(since.argmax())]
+            ].tolist()
+            shares = (before.sum() / sizes[:at].sum(), since.sum() / sizes[at:].sum())
+            equal, off = (f"{100 * share:.3g}%" if share > _EXACT else "0" for share in shares)
+            words = (
+                f"the recorded loss no longer follows {variant} (off by {equal} at "
+                f"{counted(at, 'step')} before, by {off} since)"
+            )
+            found = Finding(
+                RECORDED_LOSS.name,
+                SHIFT,
+                steps.numbers[first],
+                f"recorded_loss differs from loss from step {steps.numbers[first]} on: "
+                f"{' against '.join(_apart(float(recorded[at]), float(own[at])))} at that step",
+                _verify(steps[first], flags),
+                worst_step=steps.numbers[worst],
+                worst=None,
+                direction=UP,
+                seen=steps.numbers[seen],
+            )
+            yield Event(found.onset, found, [], cause=Cause(words, _FIX_LOSS))
+            return
+
+
+def _verify(step: Step, flags: Flags) -> str | None:
+    """The command that compares the losses from a step on; None for data in memory."""
+    since = [] if step.key is None else ["--where", f"{step.key}>={step.number}"]
+    return shell_line(["grpo", "verify", step.file, *since, *flags.words]) if step.file else None
 
 
 def _std_eps(run: Run, step: Step, loss: float) -> float | None:
@@ -167,6 +236,10 @@ def _checked(event: Event, steps: Steps, run: Run) -> Event:
     if (known is not None and not known.has_reason) or event.checked_there or at == 0:
         return event
     now, before = (of_steps(run.reader, [steps[one]], run.step_source) for one in (at, at - 1))
+    if event.first.is_single and event.first.metric in UPDATE:
+        past = (steps[one].worst.get("ratio") for one in range(max(at - PAST, 0), at))
+        usual = max((place.value for place in past if place is not None), default=math.inf)
+        known = at_one_place(now, usual) or known
     return replace(event, cause=at_one_token([event.first, *event.others], now, before) or known)
 
 
@@ -202,7 +275,7 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
     ]
 
 
-def _wrong_in(number: int, steps: Steps, run: Run) -> list[Finding]:
+def _wrong_in(number: int, steps: Steps, run: Run) -> list[CheckFinding]:
     """The errors and warnings of a step; none where a record cannot be read."""
     reader = of_steps(run.reader, [steps[steps.numbers.index(number)]], run.step_source)
     try:
@@ -212,13 +285,13 @@ def _wrong_in(number: int, steps: Steps, run: Run) -> list[Finding]:
     return [row for row in found if row.severity != "info" and row.code not in _OF_SEVERAL]
 
 
-def _of_each_code(wrong: Sequence[Finding], place: Place | None) -> dict[str, Finding]:
+def _of_each_code(wrong: Sequence[CheckFinding], place: Place | None) -> dict[str, CheckFinding]:
     """The first finding of each code; if there is one at a place, the first of these."""
     found = {row.code: row for row in reversed(wrong)}
     return found | {row.code: row for row in reversed(wrong) if _is_at(row, place)}
 
 
-def _is_at(row: Finding, place: Place | None) -> bool:
+def _is_at(row: CheckFinding, place: Place | None) -> bool:
     """Whether a finding is of the record at a place, or of several records together."""
     several = row.evidence.get("records", 1) > 1
     return several or (place is not None and row.record == place.record)

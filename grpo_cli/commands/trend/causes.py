@@ -30,7 +30,7 @@ from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import InputError
 from grpo_cli.objective.kl import k3
-from grpo_cli.terminal.numbers import counted
+from grpo_cli.terminal.numbers import counted, record_name
 
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
@@ -336,6 +336,42 @@ def at_one_token(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
         return None
     named = (token, texts.get(token)) if isinstance(token, int) else (None, token)
     return Cause(f"{share:.0%} of {_KINDS[kind]} is at {name_token(*named)}", _TOKEN_FIX)
+
+
+_ONE_FIX = (
+    "look at this token: whether one of its two log-probs was overwritten or is of another token "
+    "or prompt; all other ratios of the step are usual"
+)
+_CLEARLY = 1.5
+"""How many times as large as any before a |log ratio| is that is alone."""
+
+
+def at_one_place(now: Reader, usual: float) -> Cause | None:
+    """The only token of a step whose |log ratio| is larger than any before, which is ``usual``."""
+    largest, rest = list[tuple[float, str]](), [0.0]
+    try:
+        for chunk in now.chunks():
+            sizes = _sizes(chunk.batch, "ratio")
+            if sizes is not None and len(sizes):
+                at = int(sizes.argmax())
+                largest.append((float(sizes[at]), _named_place(chunk, at)))
+                rest.append(float(np.delete(sizes, at).max(initial=0.0)))
+    except InputError:
+        return None
+    (size, place), *others = sorted(largest, reverse=True) or [(0.0, "")]
+    rest += [each for each, _ in others]
+    words = f"one |log ratio| alone is larger than before, {size:.3g}: {place}"
+    return Cause(words, _ONE_FIX) if max(rest) <= usual < size / _CLEARLY else None
+
+
+def _named_place(chunk: Chunk, token: int) -> str:
+    """A token's text, position, response and record."""
+    record, response, position = chunk.batch.place(token)
+    one = chunk.records[record]
+    number = one.token_ids[response][position] if one.token_ids else None
+    text = one.tokens[response][position] if one.tokens else None
+    named = f"{name_token(number, text)} at " if one.token_ids or one.tokens else ""
+    return f"{named}position {position} of response {response} in {record_name(one.name, one.line)}"
 
 
 def _shares(reader: Reader, kind: str) -> tuple[dict[Any, float], dict[Any, str]] | None:

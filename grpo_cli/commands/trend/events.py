@@ -46,9 +46,9 @@ _EFFECTS = {
     **dict.fromkeys(("groups_equal", "groups_all_0"), UP),
 }
 """What becomes less, or more, because responses or rewards changed."""
-_UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
+UPDATE = {"ratio_p999", "ratio_mean", "ess", "clip_low", "clip_high"}
 """What becomes more with every change of the policy: of all there is, it says least."""
-_FOLLOWING = {*_UPDATE, "gradient_norm"}
+_FOLLOWING = {*UPDATE, "gradient_norm"}
 """What follows from responses or rewards that changed."""
 _REWARDS = RANKS["groups_equal"]
 """From here on rewards and scores."""
@@ -63,8 +63,8 @@ _LEVELS = (SHIFT, DRIFT, SPIKE)
 """The kinds of findings whose sentence has no more than the level before and after."""
 _MEASURES = {
     "nll": "entropy",
-    **dict.fromkeys(_UPDATE, "ratio"),
-    "groups_equal": "reward_group_std",
+    **dict.fromkeys(UPDATE, "ratio"),
+    **dict.fromkeys(("groups_equal", "reward_group_std"), "reward spread"),
 }
 """Row → what measures the same thing."""
 _MARKS = ":;. "
@@ -91,7 +91,9 @@ class Checked(NamedTuple):
     def message(self) -> str:
         """Its message, and its record or how many records of the step it is of."""
         several = self.finding.evidence.get("records", 1)
-        one = f"record {shown(self.finding.record)}"
+        line, record = self.finding.line, self.finding.record
+        is_number = line is not None and record == line - 1
+        one = f"line {line:,}, --record {record}" if is_number else f"record {shown(record)}"
         of = f"{several:,} records of the step" if several > 1 else one
         return f"{self.finding.message} ({of})"
 
@@ -207,7 +209,7 @@ class Event(Answer):
     @property
     def _listed(self) -> list[Finding]:
         """The findings at its beginning whose numbers the words do not give already."""
-        worded = self.first.kind in (IMPOSSIBLE, STUCK)
+        worded = self.first.kind in (IMPOSSIBLE, STUCK) or self.first.after is None
         named = [*self._later, *([self.first] if worded else [])]
         found = [one for one in self._wrong if one not in named]
         return sorted(found, key=lambda one: one is not self.first)
@@ -311,7 +313,8 @@ class Event(Answer):
             words = self.cause.words
         elif one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = in_short(one)
-        return words + (" for one step" if one.is_single else "")
+        proven = self.cause is not None and self.cause.is_certain
+        return words + (" for one step" if one.is_single and not proven else "")
 
     @property
     def guess(self) -> str:
@@ -320,7 +323,7 @@ class Event(Answer):
             return "" if cause.is_certain else cause.words
         if cause is not None:
             return found[0] if (found := _CLAUSE.match(cause.message)) else ""
-        moved = self.first.metric in _UPDATE and self.first.kind != IMPOSSIBLE
+        moved = self.first.metric in UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
 
     @property
@@ -432,8 +435,8 @@ def _event(together: Sequence[Finding]) -> Event:
     Where a run is stuck, the responses are the cause of what the update lacks.
     """
     _, begun = min((one.severity == INFO, one.onset) for one in together)
-    jumped = any(one.is_single and one.metric in _UPDATE and one.onset == begun for one in together)
-    ratios = (one.onset for one in together if one.metric in _UPDATE and one.is_clear)
+    jumped = any(one.is_single and one.metric in UPDATE and one.onset == begun for one in together)
+    ratios = (one.onset for one in together if one.metric in UPDATE and one.is_clear)
     last = min([begun + AT_ONCE, *ratios])
     changed = any(
         _rank(one) >= _RESPONSES and one.severity != INFO and one.onset <= last for one in together
@@ -446,7 +449,7 @@ def _event(together: Sequence[Finding]) -> Event:
         last = -min(score, FAR), _rank(one) >= _REWARDS, one.onset, -score
         if one.kind == STUCK:
             return info, -_rank(one), begun, *last
-        if one.metric in _UPDATE:  # of these the first to change
+        if one.metric in UPDATE:  # of these the first to change
             return info, _POLICY + 1 if changed else RANKS["ratio_p999"], one.onset, *last
         follows = _EFFECTS.get(name) == one.direction
         return info, min(_rank(one), _POLICY) + follows, begun, *last
@@ -496,8 +499,8 @@ def measure(finding: Finding) -> str:
 def _with_others(findings: Sequence[Finding]) -> str:
     """The first in numbers, and how many others measure the same."""
     others = len({one.metric for one in findings}) - 1
-    more = f" (and {counted(others, 'other measure')} of it)" if others else ""
-    return in_numbers(findings[0]) + more
+    more = f" ({counted(others, f'other {measure(findings[0])} metric')} moved too)"
+    return in_numbers(findings[0]) + more * bool(others)
 
 
 def _more(findings: Sequence[Any], named: int) -> str:

@@ -96,9 +96,9 @@ class Coverage:
         limited = {name for name, row in rows.items() if row.limits}
         self.watched = len(long)
         self._why = {
-            "no rule says which changes are bad": len(known - tested - limited),
-            f"values at fewer than {LEAST} steps": len(tested - long),
-            "no log_probs_old": len(assumed),
+            "shown but not judged": len(known - tested - limited),
+            f"with values at fewer than {LEAST} steps": len(tested - long),
+            "not computed without log_probs_old": len(assumed),
         }
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._passed = [
@@ -135,7 +135,11 @@ class Coverage:
         if not self.watched:
             return [f"no series has values at {LEAST} steps, so no change can be found", *limits]
         series = f"{self.watched} series over {self.steps:,} steps"
-        why = ", ".join(f"{count} more: {words}" for words, count in self._why.items() if count)
+        why = ", ".join(
+            f"{count} more {'is' if count == 1 else 'are'} {words}"
+            for words, count in self._why.items()
+            if count
+        )
         series += f" ({why})" if why else ""
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
         return [

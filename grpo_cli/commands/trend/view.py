@@ -76,8 +76,7 @@ def print_steps(
     for name in ("step", *names):
         values = [own[name][at] for at in places] if name in own else steps.values(name, places)
         series = steps.metrics.get(name, nothing)
-        bare = name in own or len(steps) == 1
-        line = "" if bare else spark(series, 8)
+        line = None if len(steps) == 1 else "" if name in own else spark(series, 8)
         columns.append(_column(name, values, line, places))
     found = [one.metric for one in findings]
     spare = () if fields else sparing(names, found, logged=steps.logged)
@@ -124,7 +123,7 @@ def sparing(
     return order
 
 
-def _column(name: str, values: Sequence[Any], sparks: str, places: Sequence[int]) -> Column:
+def _column(name: str, values: Sequence[Any], sparks: str | None, places: Sequence[int]) -> Column:
     """A column in four significant digits, with a line wherever steps are left out."""
     numeric = not any(isinstance(one, str) for one in values)
     made = column(
@@ -133,7 +132,7 @@ def _column(name: str, values: Sequence[Any], sparks: str, places: Sequence[int]
         show=lambda value: f"{value:.4g}" if isinstance(value, float) else shown(value),
         numeric=numeric,
     )
-    cells = [Text(sparks, "cyan")]
+    cells = [] if sparks is None else [Text(sparks, "cyan")]
     for at, cell in enumerate(made.cells):
         if at and places[at] > places[at - 1] + 1:
             cells.append(Text("⋮".rjust(cell.cell_len) if name == "step" else "", "dim"))

@@ -3,14 +3,14 @@
 // The table of more records is folded.
 const MANY = 30;
 
-// A step, and what began there or is worst there.
+// A step, and what began there or is farthest from usual there.
 function stepTitle({ events, findings }, step) {
   const begun = findings.find(({ onset }) => onset === step);
   const worst = findings.find((one) => one.worst_step === step);
   const event = begun && events[begun.event];
   if (event?.title.startsWith(`step ${step}: `)) return `${capital(event.title)}.`;
   if (begun) return `Step ${shown(step)}: ${begun.metric} ${{ up: "rose", down: "fell" }[begun.direction] ?? "changed"}.`;
-  return `Step ${shown(step)}${worst ? `: the worst of ${worst.metric}.` : ""}`;
+  return `Step ${shown(step)}${worst ? `: ${worst.metric} is ${worst.direction === "down" ? "smallest" : "largest"}.` : ""}`;
 }
 
 // A group, and why the page has its tokens: what it is worst in of its step, or a random choice.

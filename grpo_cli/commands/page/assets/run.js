@@ -74,7 +74,7 @@ class RunView {
   evidence(event) {
     const [[first, ...others]] = families(this.run.findings.filter((one) => one.event === event && one.severity === "warning"));
     const count = others.length;
-    return make("span", {}, ...this.sentence(first), count ? ` (and ${count} other measure${count > 1 ? "s" : ""} of it)` : "", " ", this.links(first));
+    return make("span", {}, ...this.sentence(first), count ? ` (${count} other ${first.measure} metric${count > 1 ? "s" : ""} moved too)` : "", " ", this.links(first));
   }
 
   findings() {

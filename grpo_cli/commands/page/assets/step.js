@@ -12,6 +12,10 @@ const DOT = 4.5;
 // So many responses of a dot are listed.
 const LISTED = 8;
 
+// Responses of equal length and reward have a dot each, so many pixels apart at least, within so many.
+const APART = 3;
+const COLUMN = 40;
+
 // The room on either side of the first and the last place.
 const MARGIN = 18;
 
@@ -187,7 +191,7 @@ class StepView {
   refresh() {
     const known = this.groups.some((group) => group.reward_mean !== null);
     this.figure.replaceChildren(...(known ? [this.scatter(Math.min(this.figure.clientWidth || 700, 760))] : []));
-    const parts = known ? ["A dot is a response"] : [];
+    const parts = known ? [`A dot is a response; those right above each other have equal ${this.hasLengths ? "lengths" : "groups"} and rewards`] : [];
     if (known && this.kinds.length <= PALETTE) parts.push("its colour shows the group, as in the table");
     if (known && this.isStacked) parts.push(`a number above it: so many responses of equal ${this.hasLengths ? "length" : "group"} and reward${this.hasLengths ? " (grey: of several groups)" : ""}`);
     const bare = this.groups.filter(({ block }) => !block).length;
@@ -208,7 +212,7 @@ class StepView {
       return { ticks: marks, at: (value) => from + ((value - low) / (high - low)) * (to - from) };
     };
     const x = scale(points.flatMap(([at, { rewards }]) => rewards.map((_, r) => this.across(at, r))), left + MARGIN, width - MARGIN);
-    const y = scale(points.flatMap(([, { rewards }]) => rewards.filter((reward) => reward !== null)), height - 12, 30);
+    const y = scale(points.flatMap(([, { rewards }]) => rewards.filter((reward) => reward !== null)), height - 28, 34);
     const parts = [
       draw("line", { class: "axis", x1: left, x2: width, y1: height, y2: height }),
       draw("line", { class: "axis", x1: left, x2: left, y1: 0, y2: height }),
@@ -228,7 +232,7 @@ class StepView {
     return this.hasLengths ? this.groups[at].lengths[r] : at + 1;
   }
 
-  // A dot for each length and reward, with a number where several responses have these.
+  // A dot for each response; those of equal length and reward are above each other, or many of them one with their number.
   *dots(points, x, y) {
     const places = new Map();
     for (const [at, { rewards }] of points) {
@@ -239,8 +243,14 @@ class StepView {
         places.get(place).those.push({ at, r, reward });
       }
     }
-    this.isStacked = [...places.values()].some(({ those }) => those.length > 1);
-    for (const place of places.values()) yield this.dot(place);
+    const rows = [...new Set([...places.values()].map(({ cy }) => cy))].sort((a, b) => a - b);
+    const room = rows.slice(1).reduce((least, cy, at) => Math.min(least, cy - rows[at]), COLUMN);
+    this.isStacked = [...places.values()].some(({ those }) => those.length > 1 && room / those.length < APART);
+    for (const { cx, cy, those } of places.values()) {
+      const gap = Math.min(2 * DOT, room / those.length);
+      if (those.length > 1 && gap < APART) yield this.dot({ cx, cy, those });
+      else for (const [at, one] of those.entries()) yield this.dot({ cx, cy: cy + (at - (those.length - 1) / 2) * gap, those: [one] });
+    }
   }
 
   dot({ cx, cy, those }) {

@@ -49,8 +49,7 @@ function fill(table, everyHead, everyCell) {
   const filled = everyHead.map((_, at) => !everyCell.length || everyCell.some((row) => row[at] !== "–"));
   const [heads, ...rows] = [everyHead, ...everyCell].map((row) => row.filter((_, at) => filled[at]));
   const kind = (name) => (TEXTS.has(name) ? ".word" : "");
-  const short = heads.map((name, at) => name.replace(new RegExp(`^${heads[at - 1]} `), "")); // of a narrow table, which repeats them
-  const cell = (content, at) => make(`td${kind(heads[at])}${content === "·" ? ".none" : ""}`, { "data-head": short[at] }, content);
+  const cell = (content, at) => make(`td${kind(heads[at])}${content === "·" ? ".none" : ""}`, { "data-head": heads[at] }, content);
   const sort = (name, at) => make("button.sort", { type: "button", onclick: () => sortBy(table, at) }, name);
   const head = make("tr", {}, ...heads.map((name, at) => make(`th${kind(name)}`, { scope: "col" }, sort(name, at))));
   const made = rows.map((row) => make("tr", {}, ...row.map(cell)));

@@ -88,13 +88,22 @@ def print_step_answer(
 
 def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
     """Prints which parts carry each change."""
-    before = None
+    before, also = None, dict[str, list[str]]()
+
+    def print_also() -> None:
+        for words, metrics in also.items():
+            line = Text(f"also {', '.join(metrics)} {words}", "dim")
+            console.print(wrapped(line, screen.reading, 2))
+        also.clear()
+
     changes = groupby(answer.changes, key=lambda one: (one.metric, one.step))
     each = ([*same] for _, same in changes)
     for sentence, rows in zip_longest(answer.verdicts, each):
         if rows and before is not None and rows[0].step - before <= NEAR:
-            console.print(wrapped(Text(f"also {sentence}", "dim"), screen.reading, 2))
+            metric = rows[0].metric
+            also.setdefault(sentence.removeprefix(f"{metric} "), []).append(metric)
             continue
+        print_also()
         if before is not None:
             console.print()
         console.print(wrapped(Text(sentence, "bold"), screen.reading, 2))
@@ -105,6 +114,7 @@ def print_parts(console: Console, screen: Screen, answer: PartsAnswer) -> None:
             _print_parts(
                 console, screen, rows, hide=("metric", "step", *weights), explained=is_first
             )
+    print_also()
     if not answer.verdicts:
         console.print(Text(f"no change to explain; medians by {answer.field}", "bold"))
         _print_parts(console, screen, [one.row() for one in answer.parts], hide=("metrics",))
