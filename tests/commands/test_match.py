@@ -609,6 +609,15 @@ def test_each_match_has_the_tolerance_of_its_own_sum(path) -> None:
     assert all((abs(float(value)) > 5e-9) is bool(noted) for value, noted in off)
 
 
+def test_a_convention_that_gives_the_loss_needs_no_other_setting(path) -> None:
+    """Where only the KL is none that it has, it was to "match if ε_high 0.3 instead of 0.3"."""
+    loss = evaluate(path, "dapo", epsilon_high=0.3).loss
+    found = match(path, loss=f"{loss:.4g}", kl="0.0057", stages=NARROW)
+    giving = [one for one in found.nearest if abs(one.difference) <= found.tolerance]
+    assert giving
+    assert all(one.needs is None for one in giving)
+
+
 # ---- as users run it ----------------------------------------------------------------------------
 
 

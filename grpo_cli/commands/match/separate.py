@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from grpo_cli.batch import F64, Batch
+from grpo_cli.batch import Batch
 from grpo_cli.commands.match.run import Candidate, without_eps
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
@@ -84,9 +84,6 @@ def _between(mine: Objective, theirs: Objective, facts: _Facts) -> Iterator[tupl
 def _of_clips(own: Bound, other: Bound) -> Iterator[tuple[str, float]]:
     """Ratios that two surrogates treat differently."""
     both = own.values, other.values
-    if not all({"epsilon_low", "epsilon_high"} <= values.keys() for values in both):
-        yield _CLIPPED, 0.0
-        return
     low, high = ([_bound(one, name) for one in both] for name in ("epsilon_low", "epsilon_high"))
     caps = [min(_bound(one, "delta"), _bound(one, "dual_clip")) for one in both]
     if low[0] != low[1]:
@@ -152,19 +149,11 @@ class _Facts:
         """The groups' std of rewards."""
         found: set[float] = set()
         for one in self._batches:
-            rewards = one.summed_rewards
-            if rewards is not None and len(rewards):
-                means = _means(one, rewards)
-                found |= {*np.round(np.sqrt(_means(one, (rewards - means[one.groups]) ** 2)), 9)}
+            if (rewards := one.summed_rewards) is not None:
+                ends = np.cumsum(np.bincount(one.groups))[:-1]
+                groups = np.split(rewards[np.argsort(one.groups, kind="stable")], ends)
+                found |= {round(float(group.std()), 9) for group in groups if len(group)}
         return found - {0.0}
-
-
-def _means(batch: Batch, values: F64) -> F64:
-    """[groups] the means of values [R]."""
-    counts = np.maximum(np.bincount(batch.groups, minlength=batch.group_count), 1)
-    sums = np.bincount(batch.groups, weights=values, minlength=batch.group_count)
-    means: F64 = sums / counts
-    return means
 
 
 _POLICIES = {

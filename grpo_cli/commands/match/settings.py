@@ -243,6 +243,8 @@ def add_requirements(run: Run, question: Question) -> None:
     with np.errstate(all="ignore"):
         solved = [*Windows(run).solutions(rows, sizes, question.target, _ROOMS[0])]
     for one in run.nearest:
+        if abs(one.difference) <= question.target.half:
+            continue  # another number is what it does not give
         own = question.first.objective(one.plan)
         found = [*_epsilons(own, [each for each in solved if each.row == one.number])]
         found += [*_betas(own, one, question), *_factors(one, question)]
