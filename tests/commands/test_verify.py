@@ -392,8 +392,8 @@ def test_one_verdict_comes_first_and_then_a_record_for_each_cause(tmp_path) -> N
         row["expected"] = {"objective": number * seen.objective, "gradient": slopes}
     write(path, rows[1:3])
     said = " ".join(run("verify", path).stdout.split())
-    words = f"one mistake in all 2 records; in record {rows[1]['id']}: "
-    assert said.startswith(f"2 of 2 records differ: {words}")
+    words = "the same cause in all 2 records, with another number in each; in record "
+    assert said.startswith(f"2 of 2 records differ: {words}{rows[1]['id']}: ")
 
 
 @pytest.mark.more

@@ -268,6 +268,15 @@ def test_a_factor_of_two_mistakes_is_named_as_the_two() -> None:
     assert "response-mean" in words
 
 
+@each("ddof", [0, 1])
+def test_a_constant_length_is_named_with_and_without_another_ddof(ddof: int) -> None:
+    std = {"advantage": lambda r, _: (r - r.mean()) / (r.std(ddof=ddof) + 1e-8)}
+    words = named("dapo", weight=lambda n: [1 / (len(n) * 13)] * len(n), beta=0.0, **std)
+    assert words.startswith("ddof 0 instead of 1" if ddof == 0 else "another denominator: ")
+    assert "divides each token by responses × 13, a constant length" in words
+    assert words.endswith("dapo divides by tokens")
+
+
 @each(
     ("wrong", "words"),
     [

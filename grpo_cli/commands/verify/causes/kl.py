@@ -88,8 +88,13 @@ def estimators(own: Bound, names: Iterable[str]) -> Iterator[Cause]:
             continue
         if (bound := bound_to(name, choice, own.values)) is not None:
             mistake = "kl-gradient" if name.endswith("+") else "kl-estimator"
-            words = f"KL estimator {with_alias(name)} instead of {own.name}"
-            yield swapped(mistake, "kl", words, bound)
+            plain = STAGES["kl"].aliases.get(name.partition("/")[2], "")  # differs by a clamp
+            words, *simpler = (
+                f"KL estimator {with_alias(one)} instead of {own.name}"
+                for one in (name, plain)
+                if one
+            )
+            yield swapped(mistake, "kl", words, bound)._replace(adds_to=(*simpler,))
 
 
 def with_alias(name: str) -> str:

@@ -265,8 +265,9 @@ def _beta(fitting: F64, kls: Sequence[Bound], own: float) -> Cause:
 
 # ---- two mistakes: another usual setting, and a mistake on top of it -----------------------------
 
-_OF_STD = (("std_eps", "std_eps", (1e-4, 1e-6, 1e-8)), ("std_ddof", "ddof", (0, 1)))
-"""What TRL, verl and papers add to the std, and subtract from n there."""
+_OF_STD = (("std_ddof", "ddof", (0, 1)), ("std_eps", "std_eps", (1e-4, 1e-6, 1e-8)))
+"""What TRL, verl and papers subtract from n in the std, and add to it; a factor of all gradients
+hides ε, not ddof."""
 
 
 def settings(case: Case, *, more: bool) -> Iterator[Cause]:
@@ -278,7 +279,7 @@ def settings(case: Case, *, more: bool) -> Iterator[Cause]:
     """
     of_kl, own = penalties(case) if more else usual(case), case.objective.advantage
     yield from islice(of_kl, 1)  # that it is missing is the most usual
-    for name, called, usual_values in _OF_STD if more else _OF_STD[:1]:
+    for name, called, usual_values in _OF_STD if more else _OF_STD[1:]:
         for other in usual_values if name in own.values else ():
             if other != (stated := own.values[name]):
                 words = f"{called} {other:g} instead of {stated:g}"

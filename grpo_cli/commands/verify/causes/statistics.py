@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import accumulate, combinations, groupby, product
+from itertools import combinations, groupby, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -391,10 +391,14 @@ def may_be_clipped(case: Case, found: F64) -> Flags:
 
 def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
     rows = _words(own, formula)
-    words = [*accumulate((of_part for _, of_part in rows), "{}, and {}".format)]
+    words = [of_part for _, of_part in rows]
+    *simpler, whole = (
+        ", and ".join(parts)
+        for many in range(1, len(words) + 1)
+        for parts in combinations(words, many)
+    )
     made = partial(_with, formula=formula)
-    simpler = tuple(words[:-1])
-    cause = Cause(rows[0][0], words[-1], made, "advantage", equal, adds_to=simpler)
+    cause = Cause(rows[0][0], whole, made, "advantage", equal, adds_to=(*simpler,))
     return cause._replace(by_record={formula.centre[1], formula.scale[1]} == {_GROUP})
 
 
