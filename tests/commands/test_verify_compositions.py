@@ -264,7 +264,7 @@ def test_a_factor_of_two_mistakes_is_named_as_the_two() -> None:
     """The mean of each response (a factor per response) and ddof 0 (√(4/5)): not × 4.47."""
     ddof = {"advantage": lambda r, _: (r - r.mean()) / (r.std() + 1e-8)}
     words = named("dapo", **ddof, beta=0.0)
-    assert words.startswith("ddof 0 instead of 1, and ")
+    assert words.startswith("ddof 0 instead of 1 (-p std_ddof=0), and ")
     assert "response-mean" in words
 
 
