@@ -392,8 +392,8 @@ def test_one_verdict_comes_first_and_then_a_record_for_each_cause(tmp_path) -> N
         row["expected"] = {"objective": number * seen.objective, "gradient": slopes}
     write(path, rows[1:3])
     said = " ".join(run("verify", path).stdout.split())
-    words = f"one mistake in all 2 records; in record {rows[1]['id']}: "
-    assert said.startswith(f"2 of 2 records differ: {words}")
+    words = "the same cause in all 2 records, with another number in each; in record "
+    assert said.startswith(f"2 of 2 records differ: {words}{rows[1]['id']}: ")
 
 
 @pytest.mark.more
@@ -425,7 +425,10 @@ def test_what_is_remembered_is_not_said_of_other_settings() -> None:
         expected = {"objective": seen.objective, "gradient": seen.gradient}
         rows.append(row | {"hyperparameters": {"beta": beta}, "expected": expected})
     found = [row.first.cause for row in verify(rows, "grpo").records if row.first]
-    assert found == ["β is 0.2 instead of 0.1", "β is 0.6 instead of 0.3"]
+    assert found == [
+        "β is 0.2 instead of 0.1 (-p beta=0.2)",
+        "β is 0.6 instead of 0.3 (-p beta=0.6)",
+    ]
 
 
 def test_what_is_remembered_serves_records_of_other_token_counts() -> None:
@@ -611,7 +614,7 @@ def test_a_lone_loss_tells_another_epsilon_or_beta_and_k3_without_its_one(tmp_pa
     made = [record(seed, [5, 9, 7, 4], [1.0, 0.0, 0.3, 0.6]) for seed in range(4)]
     for flags, offset, words in (
         ({"epsilon": 0.1}, 0.0, "ε is 0.1 instead of 0.2"),
-        ({"beta": 0.1}, 0.0, "β is 0.1 instead of 0.04"),
+        ({"beta": 0.1}, 0.0, "β is 0.1 instead of 0.04 (-p beta=0.1)"),
         ({}, 0.04, "k3 without its −1"),
     ):
         losses = [evaluate(one, "grpo", **flags).loss + offset for one in made]

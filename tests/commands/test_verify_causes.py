@@ -151,7 +151,7 @@ def rewarded(advantages: list[float], rewards: Sequence[float] = REWARDS, **more
 @each(
     ("stages", "flags", "scaled", "words"),
     [
-        ({}, {"std_ddof": 0}, True, "ddof 1 instead of 0"),
+        ({}, {"std_ddof": 0}, True, "ddof 1 instead of 0 (-p std_ddof=1)"),
         ({"advantage": "group-mean"}, {}, True, "divided by the group's std (ddof 1)"),
         (
             *({"advantage": "leave-one-out"}, {}, False),
@@ -170,7 +170,7 @@ def test_an_eps_is_named_by_its_number(eps) -> None:
     values = [0.5, 0.5002, 0.5001, 0.4999, 0.7, 0.7001, 0.6998]
     a = standardise(eps, values)
     found = rewarded(a, values, flags={"std_eps": 1e-3}, rtol=1e-7)
-    assert found == [f"std_eps {eps:g} instead of 0.001"]
+    assert found == [f"std_eps {eps:g} instead of 0.001 (-p std_eps={eps:g})"]
 
 
 # ---- clips, ratios, weights of CISPO ------------------------------------------------------------
@@ -220,11 +220,21 @@ def test_caps_that_are_missing_or_too_many(flags, words, cap) -> None:
 @each(
     ("low", "high", "words"),
     [
-        (0.2, 0.27, "epsilon_high 0.27 instead of 0.3"),
-        (0.2, 0.45, "epsilon_high 0.45 instead of 0.3"),
-        (0.1, 0.3, "epsilon_low 0.1 instead of 0.2"),
-        (0.3, 0.45, "epsilon_low 0.3 instead of 0.2, epsilon_high 0.45 instead of 0.3"),
-        (0.25, 0.25, "epsilon_low 0.25 instead of 0.2, epsilon_high 0.25 instead of 0.3"),
+        (0.2, 0.27, "epsilon_high 0.27 instead of 0.3 (-p epsilon_high=0.27)"),
+        (0.2, 0.45, "epsilon_high 0.45 instead of 0.3 (-p epsilon_high=0.45)"),
+        (0.1, 0.3, "epsilon_low 0.1 instead of 0.2 (-p epsilon_low=0.1)"),
+        (
+            0.3,
+            0.45,
+            "epsilon_low 0.3 instead of 0.2 (-p epsilon_low=0.3), "
+            "epsilon_high 0.45 instead of 0.3 (-p epsilon_high=0.45)",
+        ),
+        (
+            0.25,
+            0.25,
+            "epsilon_low 0.25 instead of 0.2 (-p epsilon_low=0.25), "
+            "epsilon_high 0.25 instead of 0.3 (-p epsilon_high=0.25)",
+        ),
     ],
 )
 def test_another_epsilon_is_named_by_its_number(low, high, words) -> None:
@@ -235,8 +245,8 @@ def test_another_epsilon_is_named_by_its_number(low, high, words) -> None:
 @each(
     ("own", "wrong", "words"),
     [
-        ((0.0, 0.3), (0.0, 0.1), "epsilon_high 0.1 instead of 0.3"),
-        ((0.2, 0.0), (0.1, 0.0), "epsilon_low 0.1 instead of 0.2"),
+        ((0.0, 0.3), (0.0, 0.1), "epsilon_high 0.1 instead of 0.3 (-p epsilon_high=0.1)"),
+        ((0.2, 0.0), (0.1, 0.0), "epsilon_low 0.1 instead of 0.2 (-p epsilon_low=0.1)"),
     ],
 )
 def test_an_epsilon_of_0_is_a_number_too(own, wrong, words) -> None:
@@ -250,7 +260,7 @@ def test_an_epsilon_that_no_token_tells_is_an_interval() -> None:
     numbers = compute(lambda m, a, _: clip(math.exp(m), a, low=0.9))
     found = difference({"gradient": numbers[1]}, flags={"epsilon_low": 0.7})
     words = "epsilon_low 0.1 (any value from 0.0488 to 0.393 fits) instead of 0.7"
-    assert words in found.causes
+    assert f"{words} (-p epsilon_low=0.1)" in found.causes
 
 
 def test_log_probs_of_another_base() -> None:

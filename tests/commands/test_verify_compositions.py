@@ -264,8 +264,17 @@ def test_a_factor_of_two_mistakes_is_named_as_the_two() -> None:
     """The mean of each response (a factor per response) and ddof 0 (√(4/5)): not × 4.47."""
     ddof = {"advantage": lambda r, _: (r - r.mean()) / (r.std() + 1e-8)}
     words = named("dapo", **ddof, beta=0.0)
-    assert words.startswith("ddof 0 instead of 1, and ")
+    assert words.startswith("ddof 0 instead of 1 (-p std_ddof=0), and ")
     assert "response-mean" in words
+
+
+@each("ddof", [0, 1])
+def test_a_constant_length_is_named_with_and_without_another_ddof(ddof: int) -> None:
+    std = {"advantage": lambda r, _: (r - r.mean()) / (r.std(ddof=ddof) + 1e-8)}
+    words = named("dapo", weight=lambda n: [1 / (len(n) * 13)] * len(n), beta=0.0, **std)
+    assert words.startswith("ddof 0 instead of 1" if ddof == 0 else "another denominator: ")
+    assert "divides each token by responses × 13, a constant length" in words
+    assert words.endswith("dapo divides by tokens")
 
 
 @each(

@@ -14,27 +14,30 @@ from grpo_cli import evaluate, verify
 pytestmark = pytest.mark.more
 
 OWN = {"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.04}
-STD_EPS = "std_eps 0.0001 instead of 1e-08, and"
+STD_EPS = "std_eps 0.0001 instead of 1e-08 (-p std_eps=0.0001), and"
+EQUAL = "ε is 0.3 instead of 0.2 (-p epsilon_low=0.3 -p epsilon_high=0.3)"
 MISSING = "clip missing (or an ε that no ratio reaches)"
 WRONG: list[tuple[dict[str, float], str]] = [
     ({"epsilon_low": 1.0, "epsilon_high": 9.0, "std_eps": 1e-4}, f"{STD_EPS} {MISSING}"),
     ({"epsilon_high": 9.0, "std_eps": 1e-4}, f"{STD_EPS} upper {MISSING}"),
-    ({"epsilon_low": 0.28}, "epsilon_low 0.28 instead of 0.2"),
-    ({"epsilon_high": 0.28}, "epsilon_high 0.28 instead of 0.2"),
-    ({"epsilon_low": 0.225}, "epsilon_low 0.225 instead of 0.2"),
-    ({"epsilon_low": 0.3, "epsilon_high": 0.3}, "ε is 0.3 instead of 0.2"),
+    ({"epsilon_low": 0.28}, "epsilon_low 0.28 instead of 0.2 (-p epsilon_low=0.28)"),
+    ({"epsilon_high": 0.28}, "epsilon_high 0.28 instead of 0.2 (-p epsilon_high=0.28)"),
+    ({"epsilon_low": 0.225}, "epsilon_low 0.225 instead of 0.2 (-p epsilon_low=0.225)"),
+    ({"epsilon_low": 0.3, "epsilon_high": 0.3}, EQUAL),
     (
         {"epsilon_low": 0.1, "epsilon_high": 0.35},
-        "epsilon_low 0.1 instead of 0.2, epsilon_high 0.35 instead of 0.2",
+        "epsilon_low 0.1 instead of 0.2 (-p epsilon_low=0.1), "
+        "epsilon_high 0.35 instead of 0.2 (-p epsilon_high=0.35)",
     ),
-    ({"beta": 0.015}, "β is 0.015 instead of 0.04"),
+    ({"beta": 0.015}, "β is 0.015 instead of 0.04 (-p beta=0.015)"),
     (
         {"epsilon_high": 0.28, "beta": 0.015},
-        "β is 0.015 instead of 0.04, and epsilon_high 0.28 instead of 0.2",
+        "β is 0.015 instead of 0.04 (-p beta=0.015), "
+        "and epsilon_high 0.28 instead of 0.2 (-p epsilon_high=0.28)",
     ),
     (
         {"epsilon_low": 0.3, "epsilon_high": 0.3, "std_eps": 1e-4},
-        f"{STD_EPS} ε is 0.3 instead of 0.2",
+        f"{STD_EPS} {EQUAL}",
     ),
 ]
 
@@ -87,7 +90,8 @@ def test_one_loss_names_both_settings_where_no_other_pair_gives_it(records, epsi
     wrong = {"epsilon_low": epsilon, "epsilon_high": epsilon, "beta": beta}
     expected = {"loss": loss_of(records[0], wrong, 9)}
     answer = verify(records[0] | {"expected": expected}, "grpo")
-    words = f"β is {beta:g} instead of 0.04, and ε is {epsilon:g} instead of 0.2"
+    words = f"β is {beta:g} instead of 0.04 (-p beta={beta:g}), and ε is {epsilon:g} instead of 0.2"
+    words += f" (-p epsilon_low={epsilon:g} -p epsilon_high={epsilon:g})"
     assert answer.causes == ((words,) if unique else ())
 
 
@@ -135,7 +139,7 @@ def test_records_of_two_mistakes(records) -> None:
     pairs = zip([*records, *records], wrong, strict=True)
     made = [one | {"expected": {"loss": loss_of(one, some)}} for one, some in pairs]
     causes = [row.first.causes for row in verify(made, "grpo").records]
-    both = "KL missing (β = 0), and epsilon_high 0.28 instead of 0.2"
+    both = "KL missing (β = 0), and epsilon_high 0.28 instead of 0.2 (-p epsilon_high=0.28)"
     assert causes == [("KL missing (β = 0)",)] * 4 + [(both,)] * 4
 
 
@@ -250,7 +254,7 @@ def rounded_records(places: int, count: int = 8, **setting: Any) -> list[dict[st
 @pytest.mark.parametrize("places", [6, 5])
 def test_a_cause_is_named_within_what_rounded_log_probs_leave_open(places: int) -> None:
     answer = verify(rounded_records(places, std_eps=1e-3), "grpo", std_eps=1e-8)
-    assert answer.causes == ("std_eps 0.001 instead of 1e-08",)
+    assert answer.causes == ("std_eps 0.001 instead of 1e-08 (-p std_eps=0.001)",)
     assert answer.explained == answer.differing >= 6
 
 
@@ -274,8 +278,11 @@ def test_a_constant_length_that_no_record_states_is_named_before_accumulation(
     losses = [evaluate(one, row, stages=stages).loss / length for one in summed]
     pairs = zip(summed, losses, strict=True)
     expecting = [{**one, "expected": {"loss": loss}} for one, loss in pairs]
-    first, *others = verify(expecting, row).causes
+    answer = verify(expecting, row)
+    first, *others = answer.causes
     assert f"a constant length of {length}" in first
     assert [f"gradient accumulation of {length}" in one for one in others] == [True] * (length < 65)
+    if others:  # a gradient would be equal by both
+        assert not any("loss_gradient" in (one.first.pattern or "") for one in answer.records)
     stages = {"aggregate": "token-sum-norm"}
     assert verify(expecting, row, stages=stages, max_completion_length=length).ok

@@ -62,7 +62,7 @@ PENALTIES = {
     "KL estimator exp(−d) − 1 (k3 without + d) instead of k3, d = log π_θ − log π_ref": compute(
         penalty=lambda d, _: (math.expm1(-d), -math.exp(-d))
     ),
-    "β is 0.0502 instead of 0.05": compute(beta=0.0502),
+    "β is 0.0502 instead of 0.05 (-p beta=0.0502)": compute(beta=0.0502),
     "KL to the engine's policy instead of the reference": compute(far=ENGINE),
     KL_OVER.format("the number of tokens (token-mean over this micro-batch, its local count)"): (
         compute(kl_weight=lambda _: 0.1)
@@ -71,7 +71,7 @@ PENALTIES = {
         compute(kl_weight=lambda _: 0.25)
     ),
     # the sum over responses is four times their mean: a β that somebody may have typed
-    "β is 0.2 instead of 0.05": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
+    "β is 0.2 instead of 0.05 (-p beta=0.2)": compute(kl_weight=lambda row: 1.0 / LENGTHS[row]),
     "KL weighted by the ratio, and another denominator: your loss divides each token by the "
     "number of tokens (token-mean over this micro-batch, its local count); grpo divides by "
     "responses, of token means": (compute(penalty=weighted, weight=lambda _: 0.1)),
@@ -115,7 +115,8 @@ def test_a_std_over_n_and_another_mistake() -> None:
     whole = statistics.pstdev(rewards)
     counts = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
     numbers = compute(a=[one / whole for one in rewards], counts=counts)
-    words = "ddof 0 instead of 1, and the last token of every response is dropped (gradient 0)"
+    words = "ddof 0 instead of 1 (-p std_ddof=0), and the last token of every response "
+    words += "is dropped (gradient 0)"
     check(words, numbers, advantages=None, rewards=rewards)
 
 
@@ -140,7 +141,7 @@ def test_a_kl_with_weights_of_its_own_and_a_beta_that_nobody_typed() -> None:
 def test_a_beta_is_solved_for_where_some_tokens_have_no_kl() -> None:
     far = [[0.0, -0.2], *FAR[1:]]
     numbers = compute(far=far, beta=0.15)
-    check("β is 0.15 instead of 0.05", numbers, log_probs_ref=subtract(NEW, far))
+    check("β is 0.15 instead of 0.05 (-p beta=0.15)", numbers, log_probs_ref=subtract(NEW, far))
 
 
 # ---- denominators -------------------------------------------------------------------------------
@@ -662,7 +663,7 @@ OTHER_EPS = [
     ],
 )
 def test_a_mistake_on_top_of_another_std_eps(words, numbers) -> None:
-    said = f"std_eps 0.0001 instead of 1e-08, and {words}"
+    said = f"std_eps 0.0001 instead of 1e-08 (-p std_eps=0.0001), and {words}"
     check(said, numbers, advantages=None, rewards=REWARDS)
 
 

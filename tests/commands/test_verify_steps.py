@@ -339,3 +339,20 @@ def test_the_match_that_is_asked_is_of_the_loss(steps, batch, tmp_path) -> None:
     of_step = " --where step==0"
     chosen = {"step": of_step, "input": "", "record": f" --record r0{of_step}"}[batch]
     assert f"grpo match {path}{chosen} --loss 3.21" in printed
+
+
+@each(
+    ("stages", "words"),
+    [
+        ({"ratio": "rollout"}, "ratio to the rollout engine's log-probs instead of π_old"),
+        ({"advantage": "batch-std"}, "batch-std: divided by the std of the batch"),
+    ],
+)
+def test_a_cause_is_named_once_where_another_is_the_same_in_other_words(steps, stages, words):
+    random, made = np.random.default_rng(3), copy.deepcopy(steps)
+    for record in (record for step in made for record in step):
+        old = record["log_probs_old"]
+        engine = [np.minimum(row + random.normal(0, 0.1, len(row)), -1e-3).tolist() for row in old]
+        record["log_probs_rollout"] = engine
+    found = verify(logged(made, lambda step: evaluate(step, "grpo", stages=stages).loss), "grpo")
+    assert (found.causes, found.explained) == ((words,), STEPS)

@@ -26,11 +26,7 @@ _EACH = "divides each token by "
 
 
 def sentences(causes: Sequence[str]) -> list[str]:
-    """The causes; what is said of one denominator in several ways is one sentence.
-
-    What needs turns, or a framework's clamp, to differ from another cause is left out after it.
-    """
-    causes = [one for one in causes if not any(_simpler(one, *pair) in causes for pair in _ALIKE)]
+    """The causes; what is said of one denominator in several ways is one sentence."""
     counts = [found for words in causes if (found := _OF_COUNT.fullmatch(words))]
     counts = [one for one in counts if _about(one) == _about(counts[0])]
     choices = [found for words in causes if (found := _OF_CHOICE.fullmatch(words))]
@@ -46,19 +42,6 @@ def sentences(causes: Sequence[str]) -> list[str]:
     rest = [one for one in causes if one not in used and not _OF_FACTOR.fullmatch(one)]
     at = sum(one in rest for one in causes[: min(map(causes.index, used))])
     return [*rest[:at], merged, *rest[at:]]
-
-
-_ALIKE = (
-    (
-        " token of every turn is masked",
-        " token of every response is masked, in the denominator too",
-    ),
-    ("KL estimator verl/kl instead", "KL estimator k1 (verl's kl) instead"),
-)
-
-
-def _simpler(words: str, part: str, simpler: str) -> str | None:
-    return words.replace(part, simpler) if part in words else None
 
 
 def _about(found: re.Match[str]) -> tuple[str, str]:

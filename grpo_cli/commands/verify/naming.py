@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from grpo_cli.commands.verify.answer import Difference, Verdict
-from grpo_cli.commands.verify.causes.cause import Cause
-from grpo_cli.commands.verify.causes.located import UNKNOWN, Located
+from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, Cause
+from grpo_cli.commands.verify.causes.located import HINT, UNKNOWN, Located
 from grpo_cli.commands.verify.causes.search import BY_CHANCE, MOST, Memory, fits
 from grpo_cli.commands.verify.causes.suspects import Suspect
 from grpo_cli.commands.verify.compare import FLOAT64
@@ -93,8 +97,27 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
     if len(findings) >= _MANY:
         _leave_out_chance(findings)
     everywhere = Counter(name for one in findings for name in one.mistakes)
+    separable: dict[tuple[str, ...], bool] = {}
     for one in findings:
         one.causes = sorted(one.causes, key=lambda cause: -everywhere[cause.mistake])
+        key = tuple(cause.words for cause in one.causes)
+        if one.suspect is not None and key not in separable:
+            separable[key] = _differ_in_gradient(one.causes, one.suspect.case)
+        if not separable.get(key, True):
+            one.where = one.where._replace(words=one.where.words.removesuffix(HINT))
+
+
+def _differ_in_gradient(causes: Sequence[Cause], case: Case) -> bool:
+    """Whether a gradient would say more about which of several causes it is."""
+    if len(causes) < 2:
+        return True
+    with suppress(*IMPOSSIBLE), np.errstate(all="ignore"):
+        first, *others = (cause.evaluate(case).gradient for cause in causes)
+        return any(
+            one.shape != first.shape or not np.allclose(one, first, rtol=1e-12, atol=0.0)
+            for one in others
+        )
+    return True
 
 
 def _name_shared(shared: Sequence[tuple[Finding, Sequence[Cause]]]) -> bool:

@@ -304,7 +304,9 @@ def _verdict(answer: Verified, differing: int) -> Text:
         if min(map(len, having)) < answer.explained:  # by numbers of their own
             whole = counted(differing, answer.unit, UNITS[answer.unit])
             every = f"all {whole}" if answer.explained == differing else every
-            by = f": one mistake in {every}; in {answer.unit} {shown(having[0][0].id)}: "
+            first = shown(having[0][0].id)
+            by = f": the same cause in {every}, with another number in each; in {answer.unit} "
+            by += f"{first}: "
         return Text.assemble((differ, "bold red"), by, _lines(answer.causes)[0])
     keys = [key for key in _compared(answer) if not key.startswith(METRIC)]
     keys = keys or [*_compared(answer)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, NamedTuple, Protocol
@@ -129,6 +129,14 @@ def swapped(mistake: str, stage: str, words: str, bound: Bound) -> Cause:
     """A mistake that is another choice at a stage."""
     stages = {stage: bound, "kl_aggregate": None} if stage == "aggregate" else {stage: bound}
     return Cause(mistake, words, partial(Case.evaluated, **stages), stage, by_record=True)
+
+
+def other_value(
+    name: str, value: float, meant: float, own: Collection[str], *, called: str = ""
+) -> str:
+    """Another value of a hyperparameter, with the flag that sets it if it is one of ``own``."""
+    flag = f" (-p {name}={value:.4g})" if name in own else ""
+    return f"{called or name} {value:.4g} instead of {meant:g}{flag}"
 
 
 def bound_to(name: str, choice: Choice, known: Mapping[str, Value]) -> Bound | None:

@@ -22,6 +22,7 @@ from grpo_cli.commands.verify.causes.cause import (
 from grpo_cli.commands.verify.causes.denominators import lengths
 from grpo_cli.commands.verify.compare import FLOAT32_LOSS
 from grpo_cli.hyperparameters import HYPERPARAMETERS
+from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Correction, Ratio
@@ -44,7 +45,7 @@ def ratios(case: Case) -> Iterator[Cause]:
                 yield cause
                 if own.name != "token":
                     by_token = partial(_to, column=column, ratio=_TOKEN)
-                    words = f"{cause.words}, token by token"
+                    words = f"{cause.words}{_BY_TOKEN}"
                     yield cause._replace(words=words, evaluate=by_token, adds_to=(cause.words,))
     for key, change in _CHANGES.items():
         made = tapped(own, change)
@@ -61,6 +62,15 @@ _INSTEAD = {
     "log_probs_ref": "ratio-policy.reference",
     "log_probs_rollout": "ratio-policy.engine",
 }
+
+_BY_TOKEN = ", token by token"
+_OTHER_POLICY = {
+    "on-policy": "old-ignored",
+    "rollout": "ratio-policy.engine",
+    "rollout-sequence": "ratio-policy.engine",
+    "rollout-sequence-token": "ratio-policy.engine",
+}
+"""Ratio → the mistake that it is where no other stage reads the log-probs."""
 
 
 _TOKEN = bind("ratio", "token")
@@ -285,9 +295,10 @@ def others(case: Case, stage: str, *, neutral: bool) -> Iterator[Cause]:
         if bound is None:
             continue
         words = f"{_kind(stage, own.choice, choice)}{stage} {name} instead of {own.name}"
-        mistake = _ROWS.get(name, f"other-{stage}")
-        foreign = _is_foreign(case, name)
-        yield swapped(mistake, stage, words, bound)._replace(equal=foreign)
+        cause = swapped(_ROWS.get(name, f"other-{stage}"), stage, words, bound)
+        plain = worded(_OTHER_POLICY[name])[1] if name in _OTHER_POLICY else ""
+        simpler = (plain, f"{plain}{_BY_TOKEN}") if plain else ()
+        yield cause._replace(equal=_is_foreign(case, name), adds_to=simpler)
 
 
 def _is_foreign(case: Case, name: str) -> bool:

@@ -322,7 +322,8 @@ def window_words(pair: Pair, own: Pair, spans: Spans, pinned: Sequence[bool]) ->
         if abs(value - meant) > 1e-4 * max(abs(meant), 1e-6):
             which = f"from {low:.3g} to {high:.3g}" if np.isfinite(high) else f"above {low:.3g}"
             any_of = "" if sure else f" (any value {which} fits)"
-            changes.append(f"{name} {value:.4g}{any_of} instead of {meant:g}")
+            flag = f"(-p {name}={value:.4g})"
+            changes.append(f"{name} {value:.4g}{any_of} instead of {meant:g} {flag}")
     return changes
 
 

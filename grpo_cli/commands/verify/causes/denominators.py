@@ -350,16 +350,36 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         yield Cause(own or mistake, words, made, equal=small, by_record=True)
     if not equal or case.gradient is None:
         return
-    usual = float(np.median(factor))
-    if abs(factor - usual).max() <= 3e-4 * abs(usual):
+    usual, is_whole = float(np.median(factor)), is_typed(divisor, digits=3)
+    is_constant = bool(abs(factor - usual).max() <= 3e-4 * abs(usual))
+    length = 0 if form or (is_constant and is_typed(usual, digits=2)) else _length(case, divisor)
+    if length:
+        words = (
+            f"{kind}denominator: your loss {_divided(form)}responses × {length}, a constant "
+            f"length as in Dr. GRPO ({LENGTH_FLAGS.format(length)}); {meant}"
+        )
+        made = partial(_with_weights, numerator=numerator, divisor=lambda x: _count(x) * length)
+        yield Cause("constant-length", words, made, by_record=True)
+    elif is_constant and (form or not is_whole or is_typed(usual, digits=2)):
         words = f"off by a constant factor: yours is the computed one times {usual:.6g}"
         made = partial(Case.everything_times, factor=usual)
-        yield Cause("factor", words, made, by_record=True, unnamed=not is_typed(usual, digits=3))
+        yield Cause("factor", words, made, by_record=True, unnamed=not is_typed(usual, digits=2))
     else:
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
         solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
-        unnamed = not is_typed(divisor, digits=3)
-        yield Cause("denominator-other", words, solved, by_record=True, unnamed=unnamed)
+        yield Cause("denominator-other", words, solved, by_record=True, unnamed=not is_whole)
+
+
+LENGTHS = (*range(2, 65), *(2**power for power in range(7, 18)), *range(100, 32_001, 100))
+"""Constant lengths that no record states."""
+LENGTH_FLAGS = "--aggregate token-sum-norm -p max_completion_length={0}"
+
+
+def _length(case: Case, divisor: float) -> int:
+    """The constant length that a divisor is, with the number of responses; 0 if it is none."""
+    length = divisor / float(_count(case)[0])
+    near = round(length)
+    return near if near in LENGTHS and abs(length / near - 1.0) <= 3e-5 else 0
 
 
 _SURE_SIZE = 3

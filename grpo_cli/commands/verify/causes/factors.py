@@ -9,7 +9,7 @@ import numpy as np
 
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued
-from grpo_cli.commands.verify.causes.denominators import constant_length
+from grpo_cli.commands.verify.causes.denominators import LENGTH_FLAGS, LENGTHS, constant_length
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.terminal.numbers import is_round
 
@@ -74,8 +74,6 @@ _SUM = "a sum instead of a mean, or a mean instead of a sum"
 _ACCUMULATION = ("gradient_accumulation_steps", "steps_per_generation", "dp_size", "num_processes")
 _MICRO_BATCHES, _WHOLE = range(2, 65), range(2, 11)
 """Micro-batches of a step that no record states, and plain factors of a loss."""
-_LENGTHS = (*_MICRO_BATCHES, *(2**power for power in range(7, 18)), *range(100, 32_001, 100))
-"""Lengths that no record states."""
 
 
 def factors(case: Case) -> Iterator[Cause]:
@@ -113,9 +111,8 @@ def _divided_loss(case: Case, found: float, room: float, *, steps: bool) -> Iter
     tried: list[tuple[str, str, Sequence[int]]]
     tried = [("accumulation-missing", "gradient accumulation of {0}", _MICRO_BATCHES)] * steps
     if is_sum:
-        flags = "--aggregate token-sum-norm -p max_completion_length={0}"
-        length = f"a constant length of {{0}}, as in Dr. GRPO ({flags})"
-        tried = [("constant-length", length, _LENGTHS), *tried]
+        length = f"a constant length of {{0}}, as in Dr. GRPO ({LENGTH_FLAGS})"
+        tried = [("constant-length", length, LENGTHS), *tried]
     for mistake, words, counts in tried:
         for count in (one for one in counts if abs(found * one - 1.0) <= room):
             more = f", if your trainer's gradient_accumulation_steps is {count}"

@@ -16,6 +16,7 @@ from grpo_cli.commands.verify.causes.cause import (
     bound_to,
     catalogued,
     is_typed,
+    other_value,
     roundest_near,
     swapped,
     tapped,
@@ -88,8 +89,13 @@ def estimators(own: Bound, names: Iterable[str]) -> Iterator[Cause]:
             continue
         if (bound := bound_to(name, choice, own.values)) is not None:
             mistake = "kl-gradient" if name.endswith("+") else "kl-estimator"
-            words = f"KL estimator {with_alias(name)} instead of {own.name}"
-            yield swapped(mistake, "kl", words, bound)
+            plain = STAGES["kl"].aliases.get(name.partition("/")[2], "")  # differs by a clamp
+            words, *simpler = (
+                f"KL estimator {with_alias(one)} instead of {own.name}"
+                for one in (name, plain)
+                if one
+            )
+            yield swapped(mistake, "kl", words, bound)._replace(adds_to=(*simpler,))
 
 
 def with_alias(name: str) -> str:
@@ -211,7 +217,7 @@ def strength(case: Case, *, unround: bool = False) -> Iterator[Cause]:
     factor = _factor(wanted - case.policy_gradient, ours, case.quiet)
     beta = roundest_near(factor * case.objective.beta)
     if beta > 0.0 and abs(factor - 1.0) > 1e-4 and unround != is_round(beta):
-        words = f"β is {beta:.4g} instead of {case.objective.beta:g}"
+        words = other_value("beta", beta, case.objective.beta, own.values, called="β is")
         solved = Bound(own.name, own.choice, {**own.values, "beta": beta})
         yield swapped("kl-beta", "kl", words, solved)._replace(equal=not is_typed(beta, digits=3))
 

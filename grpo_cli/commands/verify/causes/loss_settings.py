@@ -17,7 +17,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.solving import Curve
 from grpo_cli.commands.verify.causes import choices, clips, denominators, statistics
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, on_top, swapped
+from grpo_cli.commands.verify.causes.cause import Cause, on_top, other_value, swapped
 from grpo_cli.commands.verify.causes.clips import window_words, with_window
 from grpo_cli.commands.verify.causes.kl import (
     added,
@@ -170,6 +170,7 @@ def _window(fitting: F64, own: tuple[float, float]) -> Cause:
         return Cause(mistake, words, partial(with_window, pair=pair))
     low, high = min(fitting.tolist(), key=lambda pair: sum(len(f"{one:g}") for one in pair))
     words = f"ε is {low:g} instead of {' and '.join(f'{one:g}' for one in dict.fromkeys(own))}"
+    words += f" (-p epsilon_low={low:g} -p epsilon_high={high:g})"
     if low != high or (fitting != low).any():
         spans = tuple(zip(fitting.min(axis=0).tolist(), fitting.max(axis=0).tolist(), strict=True))
         pinned = [least == most for least, most in spans]
@@ -259,14 +260,15 @@ def _beta(fitting: F64, kls: Sequence[Bound], own: float) -> Cause:
         return added(bound, beta)
     if not beta:
         return dropped(bound)
-    words = f"β is {beta:g} instead of {own:g}"
+    words = other_value("beta", beta, own, bound.values, called="β is")
     return swapped("kl-beta", "kl", words, replace(bound, values={**bound.values, "beta": beta}))
 
 
 # ---- two mistakes: another usual setting, and a mistake on top of it -----------------------------
 
-_OF_STD = (("std_eps", "std_eps", (1e-4, 1e-6, 1e-8)), ("std_ddof", "ddof", (0, 1)))
-"""What TRL, verl and papers add to the std, and subtract from n there."""
+_OF_STD = (("std_ddof", "ddof", (0, 1)), ("std_eps", "std_eps", (1e-4, 1e-6, 1e-8)))
+"""What TRL, verl and papers subtract from n in the std, and add to it; a factor of all gradients
+hides ε, not ddof."""
 
 
 def settings(case: Case, *, more: bool) -> Iterator[Cause]:
@@ -278,10 +280,10 @@ def settings(case: Case, *, more: bool) -> Iterator[Cause]:
     """
     of_kl, own = penalties(case) if more else usual(case), case.objective.advantage
     yield from islice(of_kl, 1)  # that it is missing is the most usual
-    for name, called, usual_values in _OF_STD if more else _OF_STD[:1]:
+    for name, called, usual_values in _OF_STD if more else _OF_STD[1:]:
         for other in usual_values if name in own.values else ():
-            if other != (stated := own.values[name]):
-                words = f"{called} {other:g} instead of {stated:g}"
+            if other != (stated := float(own.values[name] or 0.0)):
+                words = other_value(name, other, stated, own.values, called=called)
                 bound = Bound(own.name, own.choice, {**own.values, name: other})
                 yield swapped(name.replace("_", "-"), "advantage", words, bound)
     if more and own.name == "group-std":

@@ -109,6 +109,12 @@ MASKS: Sequence[tuple[str, Callable[[Case], Flags]]] = (
 )
 """Key of the catalogue, and the tokens that count instead."""
 
+_OF_RESPONSES = {
+    "edge-masked.ends": "edge-masked.last",
+    "edge-masked.starts": "edge-masked.first",
+}
+"""A mask of turns → that of responses, which it is where each has one turn."""
+
 _IN_PLACES: Mapping[str, tuple[str, str]] = {
     "mask-ignored": ("masked-count", "policy kl"),
     "kl-mask": ("masked-count", "kl kl-count"),
@@ -124,7 +130,8 @@ def masks(case: Case) -> Iterator[Cause]:
         if key == "edge-masked.only" and case.loss is None and case.gradient is None:
             continue  # a share of that coarseness equals many metrics
         if case.is_masked or key.startswith(("edge-masked", "turns-missing")):
-            yield catalogued(key, partial(_everywhere, mask=mask))
+            simpler = _OF_RESPONSES.get(key, "")
+            yield catalogued(key, partial(_everywhere, mask=mask), adds_to=simpler)
     for mistake, (key, parts) in _IN_PLACES.items():
         if case.is_masked and (case.objective.beta or "policy" in parts):
             made = partial(_in_place, mask=dict(MASKS)[key], parts=parts.split())

@@ -6,16 +6,16 @@ reward, the centre and the scale over which responses, ε, and what a response g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import accumulate, combinations, groupby, product
+from itertools import combinations, groupby, product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause
+from grpo_cli.commands.verify.causes.cause import Cause, other_value
 from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.advantage.weighed import WEIGHTS, summed
@@ -309,7 +309,7 @@ def statistics(case: Case) -> Iterator[Cause]:
     if found is None:
         for count, one in tried:
             if count < 2 or (one.rewards, one.lone, one.eps) == (base.rewards, base.lone, base.eps):
-                yield _cause(one, base, equal=own is None)
+                yield _cause(case, one, base, equal=own is None)
         return
     found = np.where(may_be_clipped(case, found), np.nan, found)
     known = np.isfinite(found)
@@ -327,7 +327,7 @@ def statistics(case: Case) -> Iterator[Cause]:
                 break
     for _, one in sorted(fitting, key=lambda row: row[0]):
         is_plain = (one.rewards, one.lone) == (base.rewards, base.lone)
-        yield _cause(one, base, equal=is_vague and not is_plain)
+        yield _cause(case, one, base, equal=is_vague and not is_plain)
 
 
 def centres(case: Case) -> Iterator[Cause]:
@@ -339,7 +339,7 @@ def centres(case: Case) -> Iterator[Cause]:
     for name in ("0", "mean of the others") if own else ():
         assert own is not None
         if name != own.centre[0]:
-            yield _cause(own._replace(centre=(name, own.centre[1])), own, equal=False)
+            yield _cause(case, own._replace(centre=(name, own.centre[1])), own, equal=False)
 
 
 def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:
@@ -389,12 +389,16 @@ def may_be_clipped(case: Case, found: F64) -> Flags:
     return silent & (np.abs(found) <= 1e-6 * float(np.nanmax(np.abs(found), initial=0.0)))
 
 
-def _cause(formula: Formula, own: Formula, *, equal: bool) -> Cause:
-    rows = _words(own, formula)
-    words = [*accumulate((of_part for _, of_part in rows), "{}, and {}".format)]
+def _cause(case: Case, formula: Formula, own: Formula, *, equal: bool) -> Cause:
+    rows = _words(own, formula, case.objective.advantage.values)
+    words = [of_part for _, of_part in rows]
+    *simpler, whole = (
+        ", and ".join(parts)
+        for many in range(1, len(words) + 1)
+        for parts in combinations(words, many)
+    )
     made = partial(_with, formula=formula)
-    simpler = tuple(words[:-1])
-    cause = Cause(rows[0][0], words[-1], made, "advantage", equal, adds_to=simpler)
+    cause = Cause(rows[0][0], whole, made, "advantage", equal, adds_to=(*simpler,))
     return cause._replace(by_record={formula.centre[1], formula.scale[1]} == {_GROUP})
 
 
@@ -419,7 +423,7 @@ _WHOLE = {
 """Centre and scale → the mistake and its words, of formulas that have a name."""
 
 
-def _words(own: Formula, other: Formula) -> list[tuple[str, str]]:
+def _words(own: Formula, other: Formula, settings: Collection[str]) -> list[tuple[str, str]]:
     """The mistakes, and what each is called: the parts that are other ones."""
     rows: list[tuple[str, str]] = []
     if own.rewards != other.rewards:
@@ -437,14 +441,14 @@ def _words(own: Formula, other: Formula) -> list[tuple[str, str]]:
             rows.append(_of_centre(own, other))
         if own.scale != other.scale:
             (name, _), (meant, _) = other.scale, own.scale
-            mistake, words = _of_scale(own, other)
+            mistake, words = _of_scale(own, other, settings)
             if name.startswith("root") and meant.startswith("std") and name[-2] != meant[-2]:
-                rows.append((mistake, f"ddof {name[-2]} instead of {meant[-2]}"))
+                rows.append((mistake, _ddof(name, meant, settings)))
             rows.append((mistake, words))
     if own.lone != other.lone:
         rows.append(("singleton-group", f"a response that is alone in its group has {other.lone}"))
     if own.eps != other.eps and scale != "1":
-        rows.append(("std-eps", f"std_eps {other.eps:g} instead of {own.eps:g}"))
+        rows.append(("std-eps", other_value("std_eps", other.eps, own.eps, settings)))
     return rows
 
 
@@ -468,14 +472,19 @@ def _of_centre(own: Formula, other: Formula) -> tuple[str, str]:
     return mistake, f"baseline: the {name} of {_called(of)} instead of the {own.centre[0]}"
 
 
-def _of_scale(own: Formula, other: Formula) -> tuple[str, str]:
+def _ddof(name: str, meant: str, settings: Collection[str]) -> str:
+    ddof, other = float(name[-2]), float(meant[-2])
+    return other_value("std_ddof", ddof, other, settings, called="ddof")
+
+
+def _of_scale(own: Formula, other: Formula, settings: Collection[str]) -> tuple[str, str]:
     (name, by), ddof = other.scale, other.scale[0][-2:-1]
     _, words, mistake = _SCALES[name]
     if by == _BATCH and name.startswith("std"):
         more = ", ddof 0" if ddof == "0" else ""
         return "std-level", f"batch-std: divided by the std of the batch{more}"
     if name.startswith("std") and own.scale[0].startswith("std") and by == own.scale[1]:
-        return "std-ddof", f"ddof {ddof} instead of {own.scale[0][-2]}"
+        return "std-ddof", _ddof(name, own.scale[0], settings)
     if by == _GROUP or name == "1":
         return mistake, words
     return _SETS[by][1] or mistake, f"divided by the {name} of {_called(by)}"
