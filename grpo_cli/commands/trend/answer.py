@@ -88,7 +88,8 @@ as ever before its first differences are."""
 _EXACT = 1e-6
 """The share of a loss below which a difference is rounding in single precision."""
 _FIX_LOSS = (
-    "look for a setting of the loss that changed at that step; grpo verify names it if it can"
+    "look for a setting of the loss, or a column of the records, that changed at that step; "
+    "grpo verify names it if it can"
 )
 
 
