@@ -148,7 +148,7 @@ def _left_objective(steps: Steps, variant: str, flags: Flags) -> Iterator[Event]
             first, seen, worst = places[
                 [at, at + LEAST_FUTURE - 1, at + int(since.argmax())]
             ].tolist()
-            shares = (before.sum() / sizes[:at].sum(), since.sum() / sizes[at:].sum())
+            shares = (one.mean() / sizes.mean() for one in (before, since))  # of the mean |loss|
             equal, off = (f"{100 * share:.3g}%" if share > _EXACT else "0" for share in shares)
             words = (
                 f"the recorded loss no longer follows {variant} (off by {equal} at "
