@@ -88,7 +88,8 @@ as ever before its first differences are."""
 _EXACT = 1e-6
 """The share of a loss below which a difference is rounding in single precision."""
 _FIX_LOSS = (
-    "look for a setting of the loss that changed at that step; grpo verify names it if it can"
+    "look for a setting of the loss, or a column of the records, that changed at that step; "
+    "grpo verify names it if it can"
 )
 
 
@@ -147,7 +148,7 @@ def _left_objective(steps: Steps, variant: str, flags: Flags) -> Iterator[Event]
             first, seen, worst = places[
                 [at, at + LEAST_FUTURE - 1, at + int(since.argmax())]
             ].tolist()
-            shares = (before.sum() / sizes[:at].sum(), since.sum() / sizes[at:].sum())
+            shares = (one.mean() / sizes.mean() for one in (before, since))  # of the mean |loss|
             equal, off = (f"{100 * share:.3g}%" if share > _EXACT else "0" for share in shares)
             words = (
                 f"the recorded loss no longer follows {variant} (off by {equal} at "

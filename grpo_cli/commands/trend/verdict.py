@@ -98,7 +98,7 @@ class Coverage:
         self._why = {
             "shown but not judged": len(known - tested - limited),
             f"with values at fewer than {LEAST} steps": len(tested - long),
-            "not computed without log_probs_old": len(assumed),
+            "not judged without log_probs_old": len(assumed),
         }
         self._limited = any(row.limits and counts[name] for name, row in watched.items())
         self._passed = [
