@@ -26,7 +26,7 @@ _EACH = "divides each token by "
 
 
 def sentences(causes: Sequence[str]) -> list[str]:
-    """The causes; what is said of one denominator in several ways is one sentence."""
+    """The causes; several readings of one denominator are one sentence."""
     counts = [found for words in causes if (found := _OF_COUNT.fullmatch(words))]
     counts = [one for one in counts if _about(one) == _about(counts[0])]
     choices = [found for words in causes if (found := _OF_CHOICE.fullmatch(words))]

@@ -160,7 +160,7 @@ def _paragraph(
     where, hint, _ = (first.pattern or "").partition(HINT)
     explained = everywhere and len(in_verdict) > 0
     if hint and answer.differing > 1:
-        hint = _TELL_APART if explained else _LOSSES_ALONE
+        hint = _DISTINGUISH if explained else _LOSSES_ALONE
     where, _, stages = where.partition(LOOK)
     where = "" if where == DIFFERS else where
     unknown = _UNKNOWN + (_CONSTANTS if _has_constants(row, first) else "")
@@ -197,7 +197,7 @@ def _computed(first: Difference) -> str:
 
 
 _LEAST_DIGITS, _ALL_DIGITS = 8, 16
-_TELL_APART = "record loss_gradient to tell these causes apart"
+_DISTINGUISH = "record loss_gradient to distinguish these causes"
 _LOSSES_ALONE = "losses alone fit many mistakes: record loss_gradient to narrow them down"
 _UNKNOWN = "not recognised"
 _CONSTANTS = "; if your loss has other constants, set them: -p NAME=VALUE"

@@ -13,7 +13,7 @@ const DOT = 4.5;
 const LISTED = 8;
 
 // Responses of equal length and reward have a dot each, so many pixels apart at least, within so many.
-const APART = 3;
+const DISTANCE = 3;
 const COLUMN = 40;
 
 // The room on either side of the first and the last place.
@@ -245,10 +245,10 @@ class StepView {
     }
     const rows = [...new Set([...places.values()].map(({ cy }) => cy))].sort((a, b) => a - b);
     const room = rows.slice(1).reduce((least, cy, at) => Math.min(least, cy - rows[at]), COLUMN);
-    this.isStacked = [...places.values()].some(({ those }) => those.length > 1 && room / those.length < APART);
+    this.isStacked = [...places.values()].some(({ those }) => those.length > 1 && room / those.length < DISTANCE);
     for (const { cx, cy, those } of places.values()) {
       const gap = Math.min(2 * DOT, room / those.length);
-      if (those.length > 1 && gap < APART) yield this.dot({ cx, cy, those });
+      if (those.length > 1 && gap < DISTANCE) yield this.dot({ cx, cy, those });
       else for (const [at, one] of those.entries()) yield this.dot({ cx, cy: cy + (at - (those.length - 1) / 2) * gap, those: [one] });
     }
   }
