@@ -5,6 +5,7 @@ The policy is on-policy (ρ = 1) unless a test says otherwise: a token's value a
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import run
 from files import each, some
 from mistakes import BETA, Rows, difference, k3
 
@@ -306,3 +308,21 @@ def test_a_mask_without_end_of_text_is_found_by_its_id(steps) -> None:
     answer = verify(made, "grpo")
     assert answer.explained == answer.differing == (2 if steps else 4)
     assert "end of text" in answer.causes[0]
+
+
+def test_readings_of_a_denominator_behind_another_mistake_are_one_sentence(tmp_path) -> None:
+    """The mean over three micro-batches of four responses, with another eps: both once."""
+    draw = np.random.default_rng(3)
+    rows = []
+    for step in range(6):
+        rewards, lengths = draw.random(12) * 1e-3, draw.integers(2, 20, 12)
+        given = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        parts = ((given * lengths).reshape(3, 4).sum(1) / lengths.reshape(3, 4).sum(1)).tolist()
+        policy = [draw.uniform(-2, -1, length).tolist() for length in lengths]
+        row = {"step": step, "rewards": rewards.tolist(), "log_probs_new": policy}
+        rows.append(row | {"log_probs_old": policy, "expected": {"loss": -sum(parts) / 3}})
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    said = " ".join(run("verify", path, "-p", "beta=0", "--batch", "step").stdout.split())
+    assert said.count("std_eps 0.0001 instead of 1e-08") == 1
+    assert "and another denominator: your loss is the mean of the token means of" in said

@@ -22,7 +22,7 @@ _BY_CHANCE = 0.01
 _OF_CHOICE = re.compile(r"(?P<kind>.+): (?P<choice>aggregate \S+ instead of \S+)")
 _OF_COUNT = re.compile(r"(?:(?P<kind>.+): your loss )?(?P<reading>.+); (?P<own>\S+ divides by .+)")
 _OF_FACTOR = re.compile(r".*mean instead of a sum: yours is the computed one .+ = .+")
-_EACH = "divides each token by "
+_EACH, _AND = "divides each token by ", ", and "
 
 
 def sentences(causes: Sequence[str]) -> list[str]:
@@ -34,10 +34,16 @@ def sentences(causes: Sequence[str]) -> list[str]:
     if len(counts) + len(choices) < 2 or not counts:
         return [*causes]
     kind = f"{choices[0]['kind']} ({choices[0]['choice']})" if choices else counts[0]["kind"]
-    first, *others = [one["reading"] if one["kind"] else f"is {one['reading']}" for one in counts]
+    starts = {"" if one["kind"] else one["reading"].rpartition(_AND)[0] for one in counts}
+    start = f"{min(starts)}{_AND}" if len(starts) == 1 and starts != {""} else ""
+    readings = [one["reading"].removeprefix(start) for one in counts]
+    first, *others = [
+        reading if one["kind"] else f"is {reading}"
+        for one, reading in zip(counts, readings, strict=True)
+    ]
     others = [one.removeprefix(_EACH) if first.startswith(_EACH) else one for one in others]
     kind = f"{kind or 'another denominator'}: your loss"
-    merged = f"{kind} {', or '.join([first, *others])}; {counts[0]['own']}"
+    merged = f"{start}{kind} {', or '.join([first, *others])}; {counts[0]['own']}"
     used = {found[0] for found in (*counts, *choices)}
     rest = [one for one in causes if one not in used and not _OF_FACTOR.fullmatch(one)]
     at = sum(one in rest for one in causes[: min(map(causes.index, used))])
@@ -46,7 +52,7 @@ def sentences(causes: Sequence[str]) -> list[str]:
 
 def _about(found: re.Match[str]) -> tuple[str, str]:
     """Another mistake that a cause adds its denominator to, and the term that this is of."""
-    before, _, kind = (found["kind"] or "").rpartition(", and ")
+    before, _, kind = (found["kind"] or "").rpartition(_AND)
     return before, kind.partition(" over ")[0] if " over " in kind else ""
 
 
