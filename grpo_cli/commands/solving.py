@@ -1,4 +1,4 @@
-"""Numbers that ``match`` and ``verify`` solve for: the roundest that fits, and ε.
+"""Numbers that are solved for: the roundest that fits, and ε; and those of a std that are usual.
 
 A surrogate with a window is w·|A|·(1 + min(q, ε)) on the side where it clips, with q how far the
 ratio is from 1. So J is linear in ε from one q to the next.
@@ -12,6 +12,8 @@ import numpy as np
 
 from grpo_cli.batch import F64
 
+STD_EPS = (1e-4, 1e-6, 1e-8)
+"""What TRL, verl and papers add to the std of a group."""
 _NEAR = 1e-9
 """Of a step between numbers of so many digits: a number is in an interval that ends so near."""
 

@@ -75,7 +75,7 @@ def test_a_store_gives_the_bytes_of_a_disk(store, local, monkeypatch, share, opt
 @pytest.mark.parametrize("kind", ["gz", "zst", "parquet", "npz"])
 def test_other_files(store, local, records, tmp_path, monkeypatch, kind):
     monkeypatch.setattr(remote, "_STEP", 15_000)
-    monkeypatch.setattr(remote, "_FEW", 5_000)
+    monkeypatch.setattr(remote, "_SHORT_STEP", 5_000)
     store.share = 0.3
     file = tmp_path / f"a.{kind}"
     if kind == "gz":
@@ -95,7 +95,7 @@ def test_other_files(store, local, records, tmp_path, monkeypatch, kind):
 
 
 def test_row_groups_are_read_alone(store, records, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "_FEW", 1_000)
+    monkeypatch.setattr(remote, "_SHORT_STEP", 1_000)
     file = tmp_path / "a.parquet"
     parquet(file, records * 40)
     name = put(store, "a.parquet", file.read_bytes())

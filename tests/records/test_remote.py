@@ -204,7 +204,7 @@ def test_what_a_file_begins_with_is_read_once(store, monkeypatch):
 def small(monkeypatch):
     monkeypatch.setattr(addressing, "HEAD", 4)
     monkeypatch.setattr(remote, "_STEP", 10)
-    monkeypatch.setattr(remote, "_FEW", 6)
+    monkeypatch.setattr(remote, "_SHORT_STEP", 6)
     monkeypatch.setattr(remote, "_BUFFER", 2)
 
 

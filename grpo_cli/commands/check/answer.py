@@ -33,11 +33,16 @@ class Finding(Answer):
     step: int | None = None
 
     @property
+    def records(self) -> int:
+        """How many records it is of, of which ``record`` is the first."""
+        records: int = self.evidence.get("records", 1)
+        return records
+
+    @property
     def pooled(self) -> int:
         """How many short records were compared together; 1 of a record by itself."""
         of_pair = not self.evidence.keys().isdisjoint(("column", "columns"))
-        records: int = self.evidence.get("records", 1) if of_pair else 1
-        return records
+        return self.records if of_pair else 1
 
     @property
     def where(self) -> str:

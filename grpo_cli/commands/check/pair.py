@@ -13,7 +13,7 @@ from grpo_cli.commands.check.tokens import Place, Tokens, count_marked
 
 SURE = -0.25
 """The sum of two log-probs from which on a token is sure: probabilities of about 0.88."""
-FEW_DIGITS = -1e-5
+COARSE = -1e-5
 """Log-probs closer to 0 have lost the digits of 1 − p in float32."""
 LEAST_TOKENS = 24
 _UNSURE = -1e-3
@@ -181,7 +181,7 @@ def _fit_slope(x: F64, y: F64) -> tuple[float, float]:
 
 def are_clear(first: F64, second: F64) -> NDArray[np.bool_]:
     """Returns which tokens differ, and have enough digits in both columns."""
-    found: NDArray[np.bool_] = (np.maximum(first, second) < FEW_DIGITS) & (first != second)
+    found: NDArray[np.bool_] = (np.maximum(first, second) < COARSE) & (first != second)
     return found
 
 

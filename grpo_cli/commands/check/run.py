@@ -258,7 +258,7 @@ class Check(Accumulator[Any]):
         before, after = sorted(one.kl for one in cause.kinds)
 
         def follows(row: Finding) -> bool:
-            pooled = row.evidence.get("records", 1) > 1 and before < _SMALL * after
+            pooled = row.records > 1 and before < _SMALL * after
             later = pooled or (row.step or 0) >= (cause.step or 0)
             return later and "log_probs_rollout" in row.evidence.get("columns", ())
 

@@ -168,11 +168,12 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     rows, nearest_row, recorded = run.unmodified
     matches, named = conventions(run.matches), evaluated(recorded)
     changes = _changes(named, matches[0]) if named and matches else ()
-    sizes = [one.size for one in run.matches[:1] or run.nearest]
+    nearest = conventions(run.nearest)
+    rooms = [one.tolerance for one in matches[:1] or nearest]
     return Matched(
         target=target.value,
         target_of=target.name,
-        tolerance=target.half + FLOAT32 * max([abs(target.value), *sizes]),
+        tolerance=max(rooms, default=_room(target)),
         rtol=target.rtol if math.isfinite(target.rtol) else None,
         questions=(sum(1 + len(one.others) for one in questions), len(questions)),
         matches=matches,
@@ -184,7 +185,7 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
         chance_hits=run.chance(),
         by_chance=run.by_chance,
         reproduced=run.reproduced,
-        nearest=conventions(run.nearest),
+        nearest=nearest,
         tried=run.tried,
         released=Released(rows, evaluated(nearest_row), named, tuple(changes)),
         not_tried=dict(run.reasons),
@@ -225,7 +226,7 @@ def convention(
         signature=one.totals.signature(),
         value=one.value,
         difference=one.difference,
-        tolerance=target.half + FLOAT32 * max(abs(target.value), one.size),
+        tolerance=_room(target, one.size),
         command=command(made, words, only, abs(one.times)),
         variants=tuple(rows),
         also=tuple(also),
@@ -237,6 +238,11 @@ def convention(
         hits_expected=None if math.isnan(one.chance) else one.chance,
         needs=one.needs,
     )
+
+
+def _room(target: LoggedNumber, size: float = 0.0) -> float:
+    """How far off a number may be: by the digits, and by what float32 leaves of its sum."""
+    return target.half + FLOAT32 * max(abs(target.value), size)
 
 
 def _rows(first: Candidate, names: Names) -> dict[str, bool]:

@@ -13,6 +13,7 @@ import numpy as np
 from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import Finding as CheckFinding
 from grpo_cli.commands.check.run import check
+from grpo_cli.commands.solving import STD_EPS
 from grpo_cli.commands.trend.causes import Cause, at_one_place, at_one_token
 from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import UPDATE, Checked, Event, events
@@ -78,8 +79,6 @@ def _with_flag(event: Event, ungrouped: str | None) -> Event:
 _LEAST_SHARE, _SMALL = 0.005, 1e-4
 """The share of the run's largest loss by which a recorded one is another objective's (rounding in
 half precision is less), and that of a step's loss from which on another ``std_eps`` shows."""
-_STD_EPS = (1e-4, 1e-6, 1e-8)
-"""Those of TRL, of verl, and of papers."""
 _EXPLAINS = 0.1
 """The share of a difference that may be left."""
 _MOSTLY, _TIMES = 0.75, 10.0
@@ -117,7 +116,7 @@ def differing_losses(steps: Steps, run: Run) -> Iterator[str]:
         if 2 * differs.sum() <= count or (eps := _std_eps(run, steps[at], recorded[at])) is None:
             return
     at = int(differs.argmax())
-    values = " against ".join(_apart(float(recorded[at]), float(own[at])))
+    values = " against ".join(_distinct(float(recorded[at]), float(own[at])))
     fix = (
         "grpo verify names what differs"
         if run.plan.asked
@@ -159,7 +158,7 @@ def _left_objective(steps: Steps, variant: str, flags: Flags) -> Iterator[Event]
                 SHIFT,
                 steps.numbers[first],
                 f"recorded_loss differs from loss from step {steps.numbers[first]} on: "
-                f"{' against '.join(_apart(float(recorded[at]), float(own[at])))} at that step",
+                f"{' against '.join(_distinct(float(recorded[at]), float(own[at])))} at that step",
                 _verify(steps[first], flags),
                 worst_step=steps.numbers[worst],
                 worst=None,
@@ -179,7 +178,7 @@ def _verify(step: Step, flags: Flags) -> str | None:
 def _std_eps(run: Run, step: Step, loss: float) -> float | None:
     """The usual ``std_eps`` with which the loss of a step is this; None where none gives it."""
     own, off = run.plan.values.get("std_eps"), abs(loss - (step.metrics["loss"] or 0.0))
-    for eps in _STD_EPS if own is not None and run.reader.on is None else ():
+    for eps in STD_EPS if own is not None and run.reader.on is None else ():
         flags = {**run.plan.flags, "std_eps": eps}
         plan = replace(run.plan, flags=flags, _cache={})
         reader = of_steps(run.reader, [step], run.step_source)
@@ -191,7 +190,7 @@ def _std_eps(run: Run, step: Step, loss: float) -> float | None:
     return None
 
 
-def _apart(first: float, second: float) -> tuple[str, str]:
+def _distinct(first: float, second: float) -> tuple[str, str]:
     """Two numbers with 4 digits, or one more than show that they differ."""
     digits = (n for n in range(4, 17) if f"{first:.{n - 1}g}" != f"{second:.{n - 1}g}")
     least = next(digits, 17)
@@ -294,5 +293,4 @@ def _of_each_code(wrong: Sequence[CheckFinding], place: Place | None) -> dict[st
 
 def _is_at(row: CheckFinding, place: Place | None) -> bool:
     """Whether a finding is of the record at a place, or of several records together."""
-    several = row.evidence.get("records", 1) > 1
-    return several or (place is not None and row.record == place.record)
+    return row.records > 1 or (place is not None and row.record == place.record)

@@ -90,7 +90,7 @@ class Checked(NamedTuple):
     @property
     def message(self) -> str:
         """Its message, and its record or how many records of the step it is of."""
-        several = self.finding.evidence.get("records", 1)
+        several = self.finding.records
         line, record = self.finding.line, self.finding.record
         is_number = line is not None and record == line - 1
         one = f"line {line:,}, --record {record}" if is_number else f"record {shown(record)}"

@@ -66,7 +66,7 @@ class RunSums(Accumulator[Evaluated]):
         logged: whether the sums of frameworks' metrics are wanted too.
         tables: the sums of the steps; together, where a step is in several.
         notices: notes, each printed once.
-        missing: the columns for want of which nothing was evaluated, by the error's text.
+        missing: the missing columns that kept records from being evaluated, by the error's text.
         lacking: how many records that was so of.
         signatures: of the objectives that ran.
         moved: whether a record that was evaluated has log_probs_old.

@@ -45,9 +45,9 @@ _ROWS = {
 """What is kept of each response, or group, and its type."""
 PLACE = np.dtype([("value", "f8"), ("response", "i8"), ("token", "i8"), ("record", "O")])
 """How bad something is, and where: the record's source, line and name; a token of -1 is none."""
-_FEW = 8
+_SHORT = 8
 """Numbers of a sum, or of a distribution, that are kept as they are."""
-_FEW_BINS = 4096
+_MOST_BINS = 4096
 
 
 class Ragged(NamedTuple):
@@ -295,16 +295,16 @@ def _largest_place(one: Ragged) -> Ragged:
 
 def short_sums(one: Ragged) -> Ragged:
     """Sums of fewer numbers, where there are many."""
-    if one.widths.max(initial=0) <= _FEW:
+    if one.widths.max(initial=0) <= _SHORT:
         return one
-    short = [each if len(each) <= _FEW else _shortened(each) for each in one.lists()]
+    short = [each if len(each) <= _SHORT else _shortened(each) for each in one.lists()]
     widths = np.fromiter(map(len, short), dtype=np.int64, count=len(short))
     return Ragged(widths, np.fromiter(chain.from_iterable(short), dtype=np.float64))
 
 
 def _short_terms(one: Ragged) -> Ragged:
     """Sums of fewer numbers, where there are many of one coefficient."""
-    if one.widths.max(initial=0) <= _FEW:
+    if one.widths.max(initial=0) <= _SHORT:
         return one
     steps, coefficients, numbers = one.by_coefficient()
     short = short_sums(numbers)
@@ -314,15 +314,15 @@ def _short_terms(one: Ragged) -> Ragged:
 
 def _short_bins(one: Ragged) -> Ragged:
     """Distributions with each bin once, where they have many."""
-    if one.widths.max(initial=0) <= _FEW_BINS:
+    if one.widths.max(initial=0) <= _MOST_BINS:
         return one
     ends = [0, *np.cumsum(one.widths).tolist()]
     values, counts = [], []
     for part in (slice(*pair) for pair in pairwise(ends)):
         found, times = one.values[part], None if one.times is None else one.times[part]
-        if len(found) > _FEW_BINS and times is None:
+        if len(found) > _MOST_BINS and times is None:
             found, times = np.unique(found, return_counts=True)
-        elif len(found) > _FEW_BINS:
+        elif len(found) > _MOST_BINS:
             found, places = np.unique(found, return_inverse=True)
             times = np.bincount(places, times).astype(np.int64)
         values.append(found)

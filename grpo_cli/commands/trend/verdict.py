@@ -16,7 +16,7 @@ from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
 from grpo_cli.terminal.numbers import brief, counted
 
-_SAID = 4
+_LISTED = 4
 """Steps that are named of those at which a limit is passed."""
 _OTHERS = 3
 """Events after the first that the verdict names."""
@@ -55,8 +55,8 @@ def _passed(name: str, limit: Limit, steps: Steps) -> str:
     """The steps at which a metric passed a published limit, in words; "" where none did."""
     values = steps.metrics[name]
     passed = np.flatnonzero(values > limit.bound if limit.above else values < limit.bound)
-    numbers = [f"{steps.numbers[at]:,}" for at in passed[:_SAID].tolist()]
-    named = ", ".join([*numbers, *["…"] * (len(passed) > _SAID)])
+    numbers = [f"{steps.numbers[at]:,}" for at in passed[:_LISTED].tolist()]
+    named = ", ".join([*numbers, *["…"] * (len(passed) > _LISTED)])
     at = f"{counted(len(passed), 'step')} ({named})"
     return f"{name} passed {limit.bound:g} at {at}" if numbers else ""
 

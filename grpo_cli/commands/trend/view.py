@@ -228,7 +228,7 @@ def verdict_of(one: Comparison) -> tuple[str, str]:
 # ---- in each format -----------------------------------------------------------------------------
 
 _CONTEXT = ("step", "file")
-_USUAL_LIMIT, _LEAST_LIMIT, _FEW_STEPS = 12, 5, 3
+_USUAL_LIMIT, _LEAST_LIMIT, _LEAST_STEPS = 12, 5, 3
 """The most steps that are shown unasked, the least for which all else is shortened, and the least
 where it cannot be shorter: those around where something began."""
 _AROUND = 10
@@ -289,7 +289,7 @@ def print_answer(
             _print_charts(console, screen, answer, columns)
         else:
             room = _USUAL_LIMIT if height is None else height - around
-            most = min(max(room, _FEW_STEPS), _USUAL_LIMIT) if limit is None else limit
+            most = min(max(room, _LEAST_STEPS), _USUAL_LIMIT) if limit is None else limit
             most = 0 if chosen().full else most
             main, found = main_event(answer.events), answer.findings
             begun = [one.onset for one in sorted(found, key=lambda one: one.severity == INFO)]

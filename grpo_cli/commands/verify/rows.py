@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from grpo_cli.commands.solving import STD_EPS
 from grpo_cli.commands.verify.compare import Tolerance
 from grpo_cli.commands.verify.judging import Judged, Judging, Question, judge
 from grpo_cli.engine.chunk import Chunk
@@ -21,11 +22,10 @@ from grpo_cli.variants.trainer import USUAL, Reading, completed
 
 Settings = Mapping[str, object]
 
-_STD_EPS = (1e-4, 1e-6, 1e-8)
 _CHANGES: Sequence[Settings] = (
     {"beta": 0.0},
-    *({"std_eps": eps} for eps in _STD_EPS),
-    *({"beta": 0.0, "std_eps": eps} for eps in _STD_EPS),
+    *({"std_eps": eps} for eps in STD_EPS),
+    *({"beta": 0.0, "std_eps": eps} for eps in STD_EPS),
 )
 """Usual settings in the place of a row's."""
 _OF_ONE_LOSS = 1e-5

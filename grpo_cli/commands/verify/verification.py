@@ -401,11 +401,11 @@ class Verification:
             records = self._counted(self.undefined)
             why = "not compared, since your loss is NaN (0/0) and the computed loss is 0"
             yield f"no token counts in {records}: {why}"
-        if ignored := [key for key in self.ignored if self._is_said(key)]:
+        if ignored := [key for key in self.ignored if self._is_noted(key)]:
             yield f"not compared: {', '.join(ignored)}"
         forms = {key: (form, self.rounded_in[key]) for key, form in self.rounded.items()}
         for form, count in dict.fromkeys(forms.values()):
-            names = [k for k, one in forms.items() if one == (form, count) and self._is_said(k)]
+            names = [k for k, one in forms.items() if one == (form, count) and self._is_noted(k)]
             if names:
                 verb = "was" if len(names) == 1 else "were"
                 total = self.rows_taken.total()
@@ -420,7 +420,7 @@ class Verification:
             enough = self._memory.enough
             yield f"no cause was searched for in {records} (--causes {enough} searches all)"
 
-    def _is_said(self, key: str) -> bool:
+    def _is_noted(self, key: str) -> bool:
         """Whether a note tells of a key: without --full not of a metric, which decides nothing."""
         return self._whole or not key.startswith(METRIC)
 

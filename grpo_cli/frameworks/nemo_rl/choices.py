@@ -111,8 +111,8 @@ def _each_against_others(rows: F64, std_eps: float) -> F64:
     found = np.empty_like(rows)
     for at in range(count):
         _, first, back = np.unique(rows[at], return_index=True, return_inverse=True)
-        of_few = len(first) * size <= _MOST
-        compared = _compared(rows[at : at + 1], first, std_eps) if of_few else None
+        is_small = len(first) * size <= _MOST
+        compared = _compared(rows[at : at + 1], first, std_eps) if is_small else None
         found[at] = _by_whole_numbers(rows[at], std_eps) if compared is None else compared[back]
     return found
 

@@ -26,7 +26,7 @@ _HALF = 27  # a double's 53 bits as 26 high and 27 low ones: sums of halves stay
 _LOW_BITS = (1 << _HALF) - 1
 _BIN = 3  # 2³ exponents share a bin, so halves have up to 34 bits
 _TOGETHER = 1 << 12  # numbers split at once: numpy's overhead is small, and they in cache
-_FEW = 256  # so many numbers are added faster by ``math.fsum``, which rounds once as well
+_AT_ONCE = 256  # so many numbers are added faster by ``math.fsum``, which rounds once as well
 _TRAVELS = 64  # so many numbers take no more than the whole numbers that they add up to
 _ROOM = 1 << 19  # so many halves of 34 bits add up to no more than 2⁵³
 
@@ -145,8 +145,8 @@ class ExactSum:
         return self._rounded
 
     def _round(self) -> float:
-        if self._waiting and not self._bins and not self._broken and self._held <= _FEW:
-            total = _of_few(self._waiting)
+        if self._waiting and not self._bins and not self._broken and self._held <= _AT_ONCE:
+            total = _added_at_once(self._waiting)
             if total is not None:
                 return total
         self._settle()
@@ -172,7 +172,7 @@ class ExactSums(defaultdict[Key, ExactSum]):
             self[key].merge(part)
 
 
-def _of_few(parts: list[F64]) -> float | None:
+def _added_at_once(parts: list[F64]) -> float | None:
     """The sum of numbers, rounded once; None where one is not finite, or their sum."""
     try:
         several = len(parts) > 1

@@ -30,7 +30,7 @@ _TWICE = (
     *(("train_data", other) for other in ("rollout_data", "dashboard_columns", "trajectory_data")),
 )
 """Folders whose siblings have the same rollouts again, or those of an evaluation."""
-_FEW = 3
+_NAMED = 3
 _TRAINER_LOG = "trainer_state.json"
 
 
@@ -89,8 +89,8 @@ def _within(folder: str) -> list[str]:
         )
     if not everything:
         raise InputError("is an empty folder", source=shown(folder))
-    names = ", ".join(os.path.relpath(one, folder) for one in everything[:_FEW])
-    more = ", …" if len(everything) > _FEW else ""
+    names = ", ".join(os.path.relpath(one, folder) for one in everything[:_NAMED])
+    more = ", …" if len(everything) > _NAMED else ""
     raise InputError(
         f"this folder has no file of records (looked for .{', .'.join(_KINDS)}, also compressed; "
         f"found {shown(names)}{more})",

@@ -31,7 +31,7 @@ _AT_ONCE = 16 << 20  # fetched by one connection
 
 _STAMPS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "last_modified", "LastModified")
 _STEP = 16 << 20  # read at once where all of a file is read in order
-_FEW = 256 << 10  # and where it is not
+_SHORT_STEP = 256 << 10  # and where it is not
 _BUFFER = 64 << 10
 _ATTEMPTS = 8  # with the pauses between them: ten seconds
 _pause = time.sleep
@@ -222,7 +222,7 @@ class _Stream(io.RawIOBase):
 
     def __init__(self, path: Address, *, whole: bool) -> None:
         self._path = path
-        self._step = _STEP if whole else _FEW
+        self._step = _STEP if whole else _SHORT_STEP
         self._at = 0
         self._start, self._part = 0, path.head if whole else b""
         self._thread: ThreadPoolExecutor | None = None

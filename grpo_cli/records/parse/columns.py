@@ -339,7 +339,7 @@ def _log(key: str, column: bytes, shape: Shape, mask: bytes | None) -> np.ndarra
 # ---- what is no log-probs ---------------------------------------------------------------------
 
 _MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
-_FEW = 3  # up to so many: all of them
+_LEAST = 3  # up to so many: all of them
 _LOGITS = "look like logits: take log_softmax and select the sampled token"
 _SPREAD, _NEAR_1 = 0.25, 0.15
 """Ratios to the old policy are all near 1; −log p of tokens spread more."""
@@ -351,7 +351,7 @@ def guess_values(column: F64) -> str:
     """Names what a record's column seems to hold, where that is no log-probs."""
     numbers = column[np.isfinite(column)]
     needed = _MANY if numbers.size >= _ENOUGH else 1.0
-    if numbers.size < _FEW or np.mean(numbers > 0.0) < needed:
+    if numbers.size < _LEAST or np.mean(numbers > 0.0) < needed:
         return ""
     if numbers.min() < 0.0:
         return f"; these {_LOGITS}"

@@ -109,7 +109,7 @@ class RunComparison(Frames, Answer):
         if not self.differing:
             short = f"{count} steps ({first} to {last}) are too few to decide"
             seeds = f"no metric differs by more than two seeds may ({len(self.metrics)} compared)"
-            return "; ".join(filter(None, (short if self.too_few else seeds, self._consistent)))
+            return "; ".join(filter(None, (short if self.is_short else seeds, self._consistent)))
         named = [
             one.name + ("" if one.since == first else f" (from step {one.since})")
             for one in self.differing[:_NAMED]
@@ -137,7 +137,7 @@ class RunComparison(Frames, Answer):
         first, last, count = self.steps
         words = f"Compared: {count:,} steps ({first} to {last}), against the usual spread between "
         words += "seeds."
-        if self.too_few and len(self.differing) + len(self.equal) < len(self.metrics):
+        if self.is_short and len(self.differing) + len(self.equal) < len(self.metrics):
             which = "unmarked metrics" if self.differing else "metrics"
             words += f" {count} steps are too few to judge the {which} ({_ENOUGH} are needed)."
         return words
@@ -157,7 +157,7 @@ class RunComparison(Frames, Answer):
         return [one for one in self.metrics if one.is_equal]
 
     @property
-    def too_few(self) -> bool:
+    def is_short(self) -> bool:
         """Whether there are fewer steps than a metric without a difference needs."""
         return self.steps[2] < _ENOUGH
 

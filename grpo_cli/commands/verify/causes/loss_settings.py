@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.solving import Curve
+from grpo_cli.commands.solving import STD_EPS, Curve
 from grpo_cli.commands.verify.causes import choices, clips, denominators, statistics
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, on_top, other_value, swapped
@@ -266,7 +266,7 @@ def _beta(fitting: F64, kls: Sequence[Bound], own: float) -> Cause:
 
 # ---- two mistakes: another usual setting, and a mistake on top of it -----------------------------
 
-_OF_STD = (("std_ddof", "ddof", (0, 1)), ("std_eps", "std_eps", (1e-4, 1e-6, 1e-8)))
+_OF_STD = (("std_ddof", "ddof", (0, 1)), ("std_eps", "std_eps", STD_EPS))
 """What TRL, verl and papers subtract from n in the std, and add to it; a factor of all gradients
 hides ε, not ddof."""
 
