@@ -184,6 +184,8 @@ AXES: list[tuple[str, dict[str, str], dict[str, Any], float]] = [
        4.0 + bool(ddof or eps != 1e-8)) for ddof in (0, 1) for eps in (1e-8, 1e-6, 1e-4, 0.0)),
     ("advantage", {"advantage": "leave-one-out"}, {}, 4.0),
     ("advantage", {"advantage": "raw"}, {}, 7.0),
+    *(("advantage", {"advantage": "batch-std"}, {"std_ddof": 1, "std_eps": eps}, 5.0)
+      for eps in (1e-4, 1e-8)),
     ("pair", {"ratio": "sequence", "surrogate": "clip"}, {}, 4.0),
     ("pair", {"ratio": "product", "surrogate": "clip"}, {}, 7.0),
     ("pair", {"ratio": "token", "surrogate": "unclipped"}, {}, 4.0),

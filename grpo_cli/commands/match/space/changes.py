@@ -63,6 +63,13 @@ LENGTHS = (128, 256, 512, 768, 1000, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 
 """Constant lengths tried if none is given; so is the width that the records are padded to."""
 
 
+_BATCH_STDS: tuple[dict[str, Value], ...] = (
+    {"std_ddof": 1, "std_eps": 1e-4},
+    {"std_ddof": 1, "std_eps": 1e-8},
+)
+"""One std over the batch: TRL's, where scale_rewards="batch", and with the papers' constant."""
+
+
 STEPS = {2: 2.0, 4: 2.0, 8: 2.0, 16: 3.0, 32: 4.0, 64: 5.0}
 """Accumulation steps tried if none are given, and their bits."""
 
@@ -221,6 +228,9 @@ def advantages(
     stds += [Change({}, one, 1, _SETTING * len(one)) for one in settings]
     if fixed is not None:
         return NO_CHANGE, *stds
+    for std in _BATCH_STDS:
+        if all(base.flags.get(name, value) == value for name, value in std.items()):
+            stds.append(change("advantage", "batch-std", 1.0, **std))
     found = change("advantage", "group-mean"), change("advantage", "leave-one-out"), *stds
     return NO_CHANGE, *found, change("advantage", "raw", _RARE)
 
