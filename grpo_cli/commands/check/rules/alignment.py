@@ -242,7 +242,7 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
             yield Finding(evidence | {"rows": every[sample]}, **pair.view.at(row), kind="responses")
 
 
-_MOVED_NATS, _MOVED_TIMES, _MOST_TRIED = 0.25, 10.0, 2
+_MOVED_NATS, _MOVED_TIMES, _MOVED_TIMES_LONG, _MOST_TRIED = 0.25, 10.0, 5.0, 2
 _LEAST_FIT = 0.01
 
 
@@ -250,10 +250,11 @@ def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
     """Yields responses of which one column is that of another response of the record.
 
     The columns differ by a quarter of a nat per token, and by a tenth of that if one is compared
-    with the other response's. Those of fewer than 12 tokens are so much nearer, in one record, that
-    chance gives it once in a million (Chernoff). The column that agrees with a third one is not the
-    one that was moved. Of records in which most responses differ so much, as where a column was not
-    reordered with the batch, the first are compared; long training moves all of a record.
+    with the other response's; by a fifth from 12 tokens on, but for the reference. Those of fewer
+    than 12 tokens are so much nearer, in one record, that chance gives it once in a million
+    (Chernoff). The column that agrees with a third one is not the one that was moved. Of records in
+    which most responses differ so much, as where a column was not reordered with the batch, the
+    first are compared; long training moves all of a record.
     """
     rows, records = pair.view.responses, pair.view.records
     size, clear = rows.mean(pair.size), pair.view.count_tokens(pair.size > _MOVED_NATS)
@@ -271,7 +272,9 @@ def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
         ]
         right = _find_right_column(pair, row, size[row])
         fit, other, at = min(one for one in fits if right is None or one[2] == right)
-        if other != row and fit * _MOVED_TIMES < size[row]:
+        short = pair.to_reference or rows.lengths[row] < _UNRELATED_TOKENS_ALONE
+        times = _MOVED_TIMES if short else _MOVED_TIMES_LONG
+        if other != row and fit * times < size[row]:
             chances[record] += clear[row] * (1.0 + math.log(max(fit / size[row], _LEAST_FIT)))
             evidence = {"own": size[row], "other": other - part.start, "fit": fit}
             words = {"column": pair.keys[1 - at], "reference": pair.keys[at]}
