@@ -12,6 +12,7 @@ import orjson
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import SHORTEST_TYPO, InputError, also_unknown, is_one_slip
+from grpo_cli.records.places import first_names
 from grpo_cli.records.unread import (
     READ_ELSEWHERE,
     TRAJECTORIES,
@@ -227,11 +228,9 @@ def unknown_keys(name: str, unknown: Sequence[str]) -> str:
     keys = list(dict.fromkeys([*near, *(key for key in unknown if key not in _MEANT)]))
     if not keys:
         return ""
-    listed = ", ".join(keys[:_LISTED]) + (", …" if len(keys) > _LISTED else "")
     mapping = f" (--map {name}={near[0]})" if near else ""
-    return f"; ignored keys: {listed}{mapping}"
+    return f"; ignored keys: {first_names(keys)}{mapping}"
 
 
-_LISTED = 8
 _MEANT = READ_ELSEWHERE | {"rank", "microbatch"}
 """Keys that are no columns and mean something elsewhere."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 
 from grpo_cli.errors import InputError
 
-_LONGEST = 40
+_LONGEST, _LISTED = 40, 8
 QUOTED = " (a value in quotes; write it without them)"
 _IN_QUOTES = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|true|false|nan|[+-]?inf", re.IGNORECASE
@@ -42,6 +42,20 @@ def got(value: object) -> str:
     if isinstance(value, int) and abs(value) >= _INTEGERS:
         return got(as_float(value))
     return str(value)
+
+
+def lists_inside(record: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yields the paths of the lists in an object and in objects in it, as --map takes them."""
+    for key, held in record.items():
+        if isinstance(held, list):
+            yield f"{above}{key}"
+        elif isinstance(held, Mapping):
+            yield from lists_inside(held, f"{above}{key}.")
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first eight names; ``…`` for the others."""
+    return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
 
 
 def as_float(value: int | float) -> float:

@@ -7,13 +7,13 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
-from grpo_cli.errors import InputError
+from grpo_cli.errors import InputError, did_you_mean
 from grpo_cli.records.choose.where import Missing, Path, look_up, spelled
 from grpo_cli.records.fields import EITHER, MASKS, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates
 from grpo_cli.records.formats.format import COMMON
 from grpo_cli.records.formats.trainers import sum_tokens
-from grpo_cli.records.places import Origin
+from grpo_cli.records.places import Origin, first_names, lists_inside
 from grpo_cli.records.record import Raw, listed
 from grpo_cli.records.unread import STEP_FIELDS, TWINS, resembled
 
@@ -164,7 +164,9 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
         try:
             found = look_up(value, path)
         except Missing:
-            message = f"expected {name} here (--map), found nothing"
+            inside = [*lists_inside(value)]
+            near = did_you_mean(spelled(path), inside) or f"; this object has {first_names(inside)}"
+            message = f"expected {name} here (--map), found nothing{near}"
             raise InputError(message, path=spelled(path)) from None
         replaced = {name, _PARTNERS.get(name, name)}
         if name == "token_ids" and canonical_name(str(path[-1])) == "tokens":

@@ -13,10 +13,10 @@ from pathlib import PurePath
 from sys import intern
 from typing import Any
 
-from grpo_cli.errors import InputError, UsageError
+from grpo_cli.errors import InputError, UsageError, did_you_mean
 from grpo_cli.records import BatchFields, Raw
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
-from grpo_cli.records.places import got
+from grpo_cli.records.places import first_names, got
 from grpo_cli.records.unread import STEP_FIELDS
 from grpo_cli.terminal.numbers import shell_line
 
@@ -97,14 +97,27 @@ class StepSource:
         """
         value = raw.value
         given, field = self._look_up(value) if isinstance(value, dict) else (None, "")
-        step = self.number(given, raw.source, raw.line, raw.prefix)
+        keys = [*value] if isinstance(value, dict) else ()
+        step = self.number(given, raw.source, raw.line, raw.prefix, keys)
         if given is None or self.files is not None:
             return RecordStep(step)
         field = field if raw.origin is None else raw.origin.spelled.get(field, field)
         return RecordStep(step, field)
 
-    def number(self, given: int | None, source: str, line: int | None, prefix: str = "") -> int:
+    def number(
+        self,
+        given: int | None,
+        source: str,
+        line: int | None,
+        prefix: str = "",
+        keys: Sequence[str] = (),
+    ) -> int:
         """The step that a record gives itself, or else that of its file.
+
+        Args:
+            given: None if the record gives none.
+            source, line, prefix: its place.
+            keys: its keys, for the message.
 
         Raises:
             InputError: if nothing gives it, or it is beyond 64 bits.
@@ -115,7 +128,10 @@ class StepSource:
             given = of_name(source)
         if given is None:
             path = prefix + ("" if self.field is None else spelled(self.field))
+            name = path.removeprefix(prefix)
             message = "expected the step, a whole number (--step)"
+            if keys and name not in keys:
+                message += did_you_mean(name, keys) or f"; this record has {first_names(keys)}"
             if self.field is None:
                 message = (
                     f"the step is missing: no field ({', '.join(STEP_FIELDS[:3])}, …) and no "

@@ -32,7 +32,7 @@ from grpo_cli.records.parse.scores import (
     read_rewards,
 )
 from grpo_cli.records.parse.turns import read_of_turns, read_roles, read_trajectories, read_versions
-from grpo_cli.records.places import got
+from grpo_cli.records.places import got, lists_inside
 from grpo_cli.records.record import Raw, Record, step_of
 from grpo_cli.records.settings import framework_of, read_settings, read_value
 from grpo_cli.records.unread import misnamed_in
@@ -211,7 +211,8 @@ def _shape(
         path, words = inner
         raise InputError(f"expected a record, got {words}: jq -c '{path}' writes one per line")
     if key is None:
-        left = fields.unknown_keys("log_probs_new", unknown)
+        inside = [[*lists_inside({key: record[key]})] or [key] for key in unknown]
+        left = fields.unknown_keys("log_probs_new", [*chain.from_iterable(inside)])
         raise InputError(f"expected log_probs_new{left}; grpo formats lists its other names")
     shape = read_shape(key, record[key])
     if shape.nested == 1 and len(shape.value) > 1:
@@ -269,12 +270,14 @@ def read_words(key: str, value: object, shape: Shape, kind: type) -> list[list[A
         InputError: for another shape than the token columns', or an element of another kind.
     """
     rows = innermost(key, value, shape, "token")
-    if not set(map(type, chain.from_iterable(rows))) <= {kind}:
+    kinds = set(map(type, chain.from_iterable(rows)))
+    if not kinds <= {kind}:
         every = enumerate(chain.from_iterable(rows))
         at, other = next(one for one in every if type(one[1]) is not kind)
         wanted = "a string" if kind is str else "a whole number"
         came = repr(other) if isinstance(other, float) else got(other)
-        raise InputError(f"expected {wanted}, got {came}", path=key + shape.place(at))
+        ids = " (ids are read under token_ids: --map token_ids=KEY)" if kinds == {int} else ""
+        raise InputError(f"expected {wanted}, got {came}{ids}", path=key + shape.place(at))
     return rows if shape.nested > 1 or shape.single else [[one] for one in rows[0]]
 
 
