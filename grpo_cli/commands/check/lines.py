@@ -81,27 +81,20 @@ class Lines:
         """Returns [groups, 3] whether a slope is 1 over the group's std (ddof 1, ddof 0), or 1."""
         scale = 1.0 / np.where(slope > 0.0, slope, math.inf)
         scales = np.column_stack([self.std, np.ones(len(scale))])
-        near: NDArray[np.bool_] = (
-            np.abs(scale[:, None] - scales) <= 2.0 * SHIFT * scales + _MOST_EPS
-        )
-        return near
+        within = 2.0 * SHIFT * scales + _MOST_EPS
+        return np.abs(scale[:, None] - scales) <= within
 
-    @cached_property
-    def scales(self) -> NDArray[np.bool_]:
-        """[groups, 3] of the lines' own slopes."""
-        return self.have_scales(self.slope)
-
-    @cached_property
+    @property
     def own_std(self) -> NDArray[np.bool_]:
         """[groups] whether the slope is 1 over the group's std, of either ddof."""
-        return self.scales[:, 0] | self.scales[:, 1]
+        return np.logical_or(*self.have_scales(self.slope).T[:2])
 
     @cached_property
     def formulas(self) -> NDArray[np.intp]:
         """[groups] the place in ``FORMULAS`` of what advantages follow; −1 of one response."""
         curved, tilted = (self.slope <= 0.0) | (self.left > SHIFT), self.offset > SHIFT
-        other = ~self.scales.any(axis=1)
-        kinds = np.column_stack([self.std[:, 1] == 0.0, curved, tilted, self.scales, other])
+        near = self.have_scales(self.slope)
+        kinds = np.column_stack([self.std[:, 1] == 0.0, curved, tilted, near, ~near.any(axis=1)])
         return np.where(np.isfinite(self.left), kinds.argmax(axis=1), -1)
 
     def follow(self) -> bool:

@@ -206,11 +206,8 @@ class View(Tokens):
         odd = lines.formulas == FORMULAS.index(ANOTHER)
         odd &= self.by_group(np.abs(given), np.maximum) > 0.0
         fits = [
-            (one.left <= SHIFT) & (one.offset <= SHIFT) & scales.any(axis=1)
-            for one, scales in (
-                (sorted_ones, sorted_ones.scales),
-                (lines, lines.have_scales(-lines.slope)),
-            )
+            (one.left <= SHIFT) & (one.offset <= SHIFT) & one.have_scales(slope).any(axis=1)
+            for one, slope in ((sorted_ones, sorted_ones.slope), (lines, -lines.slope))
         ]
         kinds = np.where(odd, np.select(fits, [1, 2], 3), 0)
         names = "", "reordered", "negated", "odd"
