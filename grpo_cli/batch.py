@@ -63,7 +63,7 @@ class Segments:
             sums[self._filled] = np.add.reduceat(values, self.starts[self._filled], dtype=dtype)
         return sums
 
-    def mean(self, values: F64) -> F64:
+    def mean(self, values: NDArray[Any]) -> F64:
         """[S] the mean of each segment's elements; 0 for an empty one."""
         return self.sum(values) / np.maximum(self.lengths, 1)
 

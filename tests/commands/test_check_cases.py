@@ -104,6 +104,16 @@ def test_the_formula_of_the_advantages_is_named(formula, name, grpo, tmp_path):
     assert line in grpo("check", str(path)).stdout.replace("\n  ", " ")
 
 
+def test_a_constant_is_found_over_a_std_that_is_hardly_larger_than_its_eps() -> None:
+    rewards = np.array([0.0, 0.01, 0.02, 0.015, 0.005, 0.03, 0.012, 0.018])
+    advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4) + 0.5
+    scores = {"rewards": rewards.tolist(), "advantages": advantages.tolist()}
+    found = check([scores | {"log_probs_new": [[-1.0 - at / 10] for at in range(8)]}]).findings
+    assert [one.evidence for one in found if one.code == "advantages"] == [
+        {"mean": pytest.approx(0.5)}
+    ]
+
+
 def test_infos_hide_no_warning_of_their_code() -> None:
     cases = [*cut((CASES[0].parent / "ratio-noise.txt").read_text(encoding="utf-8"))]
     (warned,), (noted,) = (records for _, records, _ in cases[:2])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,18 @@ from grpo_cli.batch import F64, I64
 
 SHIFT = 1e-3
 """How far advantages may be from a line or a mean, over the greatest of them."""
+_MOST_EPS = 1.1e-4
+"""What trainers add to a std, which changes the scale of rewards that are nearly equal."""
+ANOTHER = "another function of the rewards"
+FORMULAS = (
+    "rewards all equal",
+    ANOTHER,
+    "a baseline that is not the group's mean",
+    "(r − mean) / std with ddof 1",
+    "(r − mean) / std with ddof 0",
+    "r − mean",
+    "r − mean, times another factor",
+)
 
 
 class Scores(NamedTuple):
@@ -26,7 +40,8 @@ class Scores(NamedTuple):
         return Scores(self.rewards[rows], self.advantages[rows], self.groups[rows])
 
 
-class Lines(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Lines:
     """The line from the rewards of each group to its advantages; nothing is left of a good one.
 
     Attributes:
@@ -62,12 +77,25 @@ class Lines(NamedTuple):
         std = np.sqrt(power[:, None] / np.maximum(size[:, None] - [[1.0, 0.0]], 1.0))
         return cls(slope, std, mean, left, np.abs(mean) / most)
 
-    def have_own_std(self) -> NDArray[np.bool_]:
+    def have_scales(self, slope: F64) -> NDArray[np.bool_]:
+        """Returns [groups, 3] whether a slope is 1 over the group's std (ddof 1, ddof 0), or 1."""
+        scale = 1.0 / np.where(slope > 0.0, slope, math.inf)
+        scales = np.column_stack([self.std, np.ones(len(scale))])
+        within = 2.0 * SHIFT * scales + _MOST_EPS
+        return np.abs(scale[:, None] - scales) <= within
+
+    @property
+    def own_std(self) -> NDArray[np.bool_]:
         """[groups] whether the slope is 1 over the group's std, of either ddof."""
-        scale = 1.0 / np.where(self.slope > 0.0, self.slope, math.inf)
-        near = np.abs(scale[:, None] - self.std) <= 2.0 * SHIFT * self.std
-        own: NDArray[np.bool_] = near[:, 0] | near[:, 1]
-        return own
+        return np.logical_or(*self.have_scales(self.slope).T[:2])
+
+    @cached_property
+    def formulas(self) -> NDArray[np.intp]:
+        """[groups] the place in ``FORMULAS`` of what advantages follow; −1 of one response."""
+        curved, tilted = (self.slope <= 0.0) | (self.left > SHIFT), self.offset > SHIFT
+        near = self.have_scales(self.slope)
+        kinds = np.column_stack([self.std[:, 1] == 0.0, curved, tilted, near, ~near.any(axis=1)])
+        return np.where(np.isfinite(self.left), kinds.argmax(axis=1), -1)
 
     def follow(self) -> bool:
         """Whether the advantages are the rewards less the groups' means, each over some scale."""

@@ -59,11 +59,12 @@ class Scale:
 
     Args:
         first, second: [N] the columns at the tokens of a sample.
+        clear: [N] which tokens differ, and have enough digits in both columns.
     """
 
-    def __init__(self, first: F64, second: F64) -> None:
+    def __init__(self, first: F64, second: F64, clear: NDArray[np.bool_]) -> None:
         self._columns = first, second
-        self._kept = are_clear(first, second)
+        self._kept = clear
 
     @cached_property
     def _clear(self) -> tuple[F64, F64]:
@@ -177,12 +178,6 @@ def _fit_slope(x: F64, y: F64) -> tuple[float, float]:
     x = x - x.mean() if len(x) else x
     power = float(x @ x)
     return float(x @ y) / power if power > 0.0 else 0.0, power
-
-
-def are_clear(first: F64, second: F64) -> NDArray[np.bool_]:
-    """Returns which tokens differ, and have enough digits in both columns."""
-    found: NDArray[np.bool_] = (np.maximum(first, second) < COARSE) & (first != second)
-    return found
 
 
 _OVERFLOW = 50.0
@@ -302,7 +297,9 @@ class Pair:
 
     @cached_property
     def _clear(self) -> NDArray[np.bool_]:
-        return are_clear(self.first, self.second)
+        found: NDArray[np.bool_] = np.maximum(self.first, self.second) < COARSE
+        found &= self.first != self.second
+        return found
 
     @cached_property
     def _middle(self) -> F64:
@@ -326,7 +323,10 @@ class Pair:
                 np.abs(together) > _COIN_SIGMAS * np.sqrt(power) * change
             )
         parts = {sample: self.tokens(sample) for sample in np.flatnonzero(found).tolist()}
-        return {at: Scale(self.first[part], self.second[part]) for at, part in parts.items()}
+        return {
+            at: Scale(self.first[part], self.second[part], self._clear[part])
+            for at, part in parts.items()
+        }
 
     def find_odd(self, sample: int) -> tuple[int | None, list[str]]:
         """Returns which of the two columns the others of a sample contradict, and these by name.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Segments, cut_turns
-from grpo_cli.commands.check.lines import Lines, Scores
+from grpo_cli.commands.check.lines import ANOTHER, FORMULAS, SHIFT, Lines, Scores
 from grpo_cli.commands.check.tokens import LOG_PROBS, TURN, Place, Tokens, count_marked
 from grpo_cli.objective.arithmetic.turns import order_turns
 from grpo_cli.records import Packed
@@ -191,6 +191,27 @@ class View(Tokens):
         with np.errstate(over="ignore", invalid="ignore"):
             given = Scores(self.summed[first], self.advantages[second], self.groups[first])
             return Lines.fit(given, given.groups)
+
+    @cached_property
+    def odd_groups(self) -> dict[str, I64]:
+        """The groups whose advantages follow no formula, and are not all 0, by their kind.
+
+        "reordered" where the advantages follow one of three formulas if both are sorted, "negated"
+        where they do with the opposite sign, else "odd".
+        """
+        lines, sorted_ones, given = self.lines, self.sorted_lines, self.advantages
+        several = self.rewards is not None and self.rewards.ndim > 1
+        if lines is None or sorted_ones is None or given is None or several:
+            return {}
+        odd = lines.formulas == FORMULAS.index(ANOTHER)
+        odd &= self.by_group(np.abs(given), np.maximum) > 0.0
+        fits = [
+            (one.left <= SHIFT) & (one.offset <= SHIFT) & one.have_scales(slope).any(axis=1)
+            for one, slope in ((sorted_ones, sorted_ones.slope), (lines, -lines.slope))
+        ]
+        kinds = np.where(odd, np.select(fits, [1, 2], 3), 0)
+        names = "", "reordered", "negated", "odd"
+        return {name: np.flatnonzero(kinds == at) for at, name in enumerate(names) if at}
 
     def members(self, group: int) -> I64:
         """Returns the responses of a group."""

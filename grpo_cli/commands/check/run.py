@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from grpo_cli.batch import I64
 from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound
 from grpo_cli.commands.check.facts import Facts, collect_facts
+from grpo_cli.commands.check.lines import FORMULAS
 from grpo_cli.commands.check.notes import (
     SkippedRules,
     WordSums,
@@ -25,13 +26,7 @@ from grpo_cli.commands.check.notes import (
 from grpo_cli.commands.check.read_views import views
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import ORDER, rule_named, rules_of, table
-from grpo_cli.commands.check.rules.formulas import (
-    EXACT,
-    FORMULAS,
-    count_formulas,
-    count_tilted,
-    find_odd_groups,
-)
+from grpo_cli.commands.check.rules.formulas import count_formulas, count_tilted
 from grpo_cli.commands.check.rules.ratios import find_uneven_mismatch
 from grpo_cli.commands.check.rules.repeats import InputMemory, Located
 from grpo_cli.commands.check.samples import Findings, Samples, compare_samples
@@ -120,7 +115,7 @@ class Check(Accumulator[Any]):
         self.skipped_rules += count_skipped(view)
         self.formulas += count_formulas(view)
         self.sizes["tilted"] += count_tilted(view)
-        for kind, groups in find_odd_groups(view).items():
+        for kind, groups in view.odd_groups.items():
             self.sizes[kind] += len(groups)
         self._facts.append(collect_facts(view))
         self._note_lengths(np.bincount(view.spans, minlength=1), self.findings)
@@ -229,7 +224,7 @@ class Check(Accumulator[Any]):
         computed from have as many of each by chance.
         """
         live = sum(self.formulas.values()) - self.formulas[FORMULAS[0]]
-        formula = max(EXACT, key=self.formulas.__getitem__)
+        formula = max(FORMULAS[3:6], key=self.formulas.__getitem__)
         follow, sizes = self.formulas[formula], self.sizes
         reordered = sizes["reordered"] + sizes["negated"]
         mixed = follow < _EXACT * live

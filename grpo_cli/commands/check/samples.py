@@ -194,11 +194,15 @@ def compare_samples(
     """
     for trainer, other in records.pairs:
         if other == "log_probs_rollout":
-            columns = (records.log_probs[trainer], records.log_probs[other])
-            turns, versions = map(records.whole_numbers, (TURN, "weight_versions"))
             steps = np.repeat([place.step for place in records.places], records.counts)
-            given = steps if (steps >= 0).any() else None
-            mismatch.add(*columns, records.responses, turns, versions, given)
+            mismatch.add(
+                records.log_probs[trainer],
+                records.log_probs[other],
+                records.responses,
+                records.whole_numbers(TURN),
+                records.whole_numbers("weight_versions"),
+                steps if (steps >= 0).any() else None,
+            )
     small = np.bincount(records.sample_index)[records.sample_index] > 1
     if small.any():
         each = records.take(small)

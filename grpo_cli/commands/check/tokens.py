@@ -220,7 +220,9 @@ class Tokens:
         """Returns some of the records; all of them share their arrays with these."""
         if records.all():
             columns = self.counts, self.lengths, self.positions, self.columns, self.samples
-            return Tokens(self.places, self.names, *columns)
+            every = Tokens(self.places, self.names, *columns)
+            every.responses, every.record_tokens = self.responses, self.record_tokens
+            return every
         rows = np.repeat(records, self.counts)
         tokens = np.repeat(rows, self.lengths)
         return Tokens(

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.commands.check.answer import Checked, Finding, MismatchFound, NotChecked
+from grpo_cli.commands.check.lines import ANOTHER
 from grpo_cli.commands.check.notes import FEWER_THAN
 from grpo_cli.commands.check.rule import table
-from grpo_cli.commands.check.rules.formulas import ANOTHER
 from grpo_cli.objective.mismatch import (
     OUTLIERS,
     POSITION,

@@ -150,7 +150,8 @@ def environments(
         steps: that of each record, with what ``metadata_of`` has of it, by record or response.
         counts: [M] the responses of each record.
     """
-    for field in ENVIRONMENTS:
+    keys = set(chain.from_iterable(step.metadata or () for step in steps))
+    for field in (one for one in ENVIRONMENTS if one in keys):
         values: list[Any] = []
         for step, count in zip(steps, counts.tolist(), strict=True):
             value = (step.metadata or {}).get(field)

@@ -221,12 +221,12 @@ class Responses:
     def copies(self) -> F64:
         """The share of responses that have the log-probs of an earlier one of the step."""
         steps = np.repeat(np.arange(len(self._count)), self._count)
-        order = np.lexsort((self._hashes.values, steps))
-        hashes = self._hashes.values[order]
-        again = np.zeros(len(order))
-        again[1:] = (np.diff(hashes) == 0) & (np.diff(steps) == 0) & (hashes[1:] != 0)
+        order = np.argsort(self._hashes.values, kind="stable")  # of one hash in their order
+        hashes, steps = self._hashes.values[order], steps[order]
+        again = (np.diff(hashes) == 0) & (np.diff(steps) == 0) & (hashes[1:] != 0)
+        copied = np.bincount(steps[1:][again], minlength=len(self._count))
         known = self._hashes._replace(values=self._hashes.values != 0).reduced(np.logical_or, 0)
-        return np.where(known, means(Ragged(self._count, again)), NO_NUMBER)
+        return np.where(known, copied / np.maximum(self._count, 1), NO_NUMBER)
 
 
 class _Groups:

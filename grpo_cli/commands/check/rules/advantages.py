@@ -11,7 +11,7 @@ from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.check.lines import SHIFT, Lines, Scores
 from grpo_cli.commands.check.record_view import Trajectory, View
 from grpo_cli.commands.check.rule import Finding, rule
-from grpo_cli.commands.check.rules.formulas import LEAST_PAIRS, LEAST_REVERSED, find_odd_groups
+from grpo_cli.commands.check.rules.formulas import LEAST_PAIRS, LEAST_REVERSED
 from grpo_cli.commands.check.rules.turns import outcome
 from grpo_cli.objective.mismatch import k3
 
@@ -173,7 +173,7 @@ def _find_odd(view: View, found: Collection[int]) -> Iterator[Finding]:
 
     Those whose advantages are in no other order only where no penalty may explain them.
     """
-    odd = {group: kind for kind, some in find_odd_groups(view).items() for group in some.tolist()}
+    odd = {group: kind for kind, some in view.odd_groups.items() for group in some.tolist()}
     wanted = np.zeros(len(view.counts), dtype=np.bool_)
     wanted[view.records.index[view.first_members[[*odd]]]] = True
     wanted[[*found]] = False
@@ -224,7 +224,7 @@ def _find_exchanged(given: Scores) -> Sequence[int]:
     own, lines = Lines.fit(given, given.groups), Lines.fit(ordered, ordered.groups)
     kinds = np.unique(np.column_stack([given.groups, given.rewards]), axis=0)[:, 0]
     hit = (lines.left <= SHIFT) & (lines.offset <= SHIFT) & (own.left > SHIFT)
-    hit &= lines.have_own_std() | (np.abs(lines.slope - 1.0) <= SHIFT)
+    hit &= lines.own_std | (np.abs(lines.slope - 1.0) <= SHIFT)
     hit &= np.unique(kinds, return_counts=True)[1] >= _KINDS
     wanted = np.empty(len(given.groups))
     wanted[first] = ordered.advantages
@@ -352,7 +352,7 @@ def _common_mean(given: Scores, lines: Lines) -> float:
     if len(means) > 1:
         mean = float(means.mean()) if np.ptp(means) <= SHIFT * scale else 0.0
     else:
-        own = bool(lines.have_own_std()[0])
+        own = bool(lines.own_std[0])
         mean = float(means[0]) if lines.left[0] <= SHIFT and own else 0.0
     return mean if abs(mean) > 0.02 * scale else 0.0
 

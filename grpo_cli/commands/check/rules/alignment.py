@@ -375,12 +375,13 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     greater = np.maximum(pair.first, pair.second)
     free = greater < _FREE
     tokens, at = Segments(pair.count(free)), np.flatnonzero(free)
-    place = pair.view.responses.positions[at].astype(np.float64)
+    place = pair.view.responses.positions[at]
     middle = tokens.mean(place)
     late = place > tokens.spread(middle)
     size = np.minimum(pair.size[at], 5.0) / -np.expm1(greater[at])
     sides = late, ~late
-    n, m = (np.maximum(count_marked(tokens, one), 1) for one in sides)
+    often = count_marked(tokens, late)
+    n, m = (np.maximum(one, 1) for one in (often, tokens.lengths - often))
     after, before = (tokens.sum(size * one) / many for one, many in zip(sides, (n, m), strict=True))
     found = (np.minimum(n, m) >= _DRIFT_TOKENS) & (after > _DRIFT_TIMES * before)
     if not found.any():

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.check.kinds import Kinds
-from grpo_cli.commands.check.lines import SHIFT, Lines
+from grpo_cli.commands.check.lines import ANOTHER, FORMULAS, SHIFT
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, Placed, rule
 
@@ -32,74 +29,20 @@ def count_tilted(view: View) -> int:
     groups = np.bincount(view.records.index[view.first_members], minlength=len(view.counts))
     tilted = groups[view.records.index[view.first_members]] == 1
     tilted &= (lines.slope > 0.0) & (lines.left <= SHIFT) & (lines.offset > SHIFT)
-    return int(np.count_nonzero(tilted & ~lines.have_own_std()))
-
-
-ANOTHER = "another function of the rewards"
-FORMULAS = (
-    "rewards all equal",
-    ANOTHER,
-    "a baseline that is not the group's mean",
-    "(r − mean) / std with ddof 1",
-    "(r − mean) / std with ddof 0",
-    "r − mean",
-    "r − mean, times another factor",
-)
-EXACT = FORMULAS[3:6]
-
-
-_MOST_EPS = 1.1e-4
-"""What trainers add to a std, which changes the scale of rewards that are nearly equal."""
-
-
-def _formulas_of(view: View) -> NDArray[np.intp]:
-    """Returns [groups] the place in ``FORMULAS`` of what advantages follow; −1 of one response."""
-    lines = view.lines
-    if lines is None:
-        return np.zeros(0, dtype=np.intp)
-    near = _have_scales(lines, lines.slope)
-    curved, tilted = (lines.slope <= 0.0) | (lines.left > SHIFT), lines.offset > SHIFT
-    kinds = np.column_stack([lines.std[:, 1] == 0.0, curved, tilted, near, ~near.any(axis=1)])
-    return np.where(np.isfinite(lines.left), kinds.argmax(axis=1), -1)
-
-
-def _have_scales(lines: Lines, slope: F64) -> NDArray[np.bool_]:
-    """Returns [groups, 3] whether a slope is 1 over the std (ddof 1, ddof 0), or 1."""
-    scale = 1.0 / np.where(slope > 0.0, slope, math.inf)
-    scales = np.column_stack([lines.std, np.ones(len(scale))])
-    found: NDArray[np.bool_] = np.abs(scale[:, None] - scales) <= 2.0 * SHIFT * scales + _MOST_EPS
-    return found
-
-
-def find_odd_groups(view: View) -> dict[str, NDArray[np.intp]]:
-    """Returns the groups whose advantages follow no formula, and are not all 0, by their kind.
-
-    "reordered" where the advantages follow one of three formulas if both are sorted, "negated"
-    where they do with the opposite sign, else "odd".
-    """
-    lines, sorted_ones, given = view.lines, view.sorted_lines, view.advantages
-    several = view.rewards is not None and view.rewards.ndim > 1
-    if lines is None or sorted_ones is None or given is None or several:
-        return {}
-    odd = _formulas_of(view) == FORMULAS.index(ANOTHER)
-    odd &= view.by_group(np.abs(given), np.maximum) > 0.0
-    fits = [
-        (one.left <= SHIFT) & (one.offset <= SHIFT) & _have_scales(one, slope).any(axis=1)
-        for one, slope in ((sorted_ones, sorted_ones.slope), (lines, -lines.slope))
-    ]
-    kinds = np.where(odd, np.select(fits, [1, 2], 3), 0)
-    names = "", "reordered", "negated", "odd"
-    return {name: np.flatnonzero(kinds == at) for at, name in enumerate(names) if at}
+    return int(np.count_nonzero(tilted & ~lines.own_std))
 
 
 def count_formulas(view: View) -> Counter[str]:
     """Counts the groups of several responses by the formula that their advantages follow."""
-    return Counter(FORMULAS[at] for at in _formulas_of(view).tolist() if at >= 0)
+    every = [] if view.lines is None else view.lines.formulas.tolist()
+    return Counter(FORMULAS[at] for at in every if at >= 0)
 
 
 def compare_formulas(view: View) -> Kinds:
     """Returns the places in ``FORMULAS`` of what the advantages of groups follow that differ."""
-    kinds = _formulas_of(view)
+    if view.lines is None:
+        return Kinds()
+    kinds = view.lines.formulas
     groups = np.flatnonzero(kinds > 0)
     records = view.records.index[view.first_members[groups]].tolist()
     return Kinds.of(kinds[groups], lambda at: view.places[records[at]])

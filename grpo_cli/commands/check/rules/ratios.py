@@ -240,8 +240,9 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     """
     _, _, spread = pair.moments(pair.weight, pair.size < 1.0)
     bound = 10.0 * spread + 1e-3
-    least, most = (pair.samples.spread(one) for one in (1.0 - bound, 1.0 + bound))
-    mean, error, away = _measure_distance(pair, np.clip(pair.weight, least, most))
+    least, most = 1.0 - bound, 1.0 + bound
+    clipped = np.clip(pair.weight, *map(pair.samples.spread, (least, most)))
+    mean, error, away = _measure_distance(pair, clipped)
     found = (
         (pair.samples.lengths >= _WEIGHT_TOKENS)
         & (np.abs(away) > _WEIGHT_SIGMAS)
@@ -249,7 +250,8 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     )
     if not found.any():
         return
-    low, high = np.maximum(pair.weight, least), np.minimum(pair.weight, most)
+    low = np.maximum(pair.weight, pair.samples.spread(least))
+    high = np.minimum(pair.weight, pair.samples.spread(most))
     with_tail = np.where(
         mean < 1.0, -_measure_distance(pair, low)[2], _measure_distance(pair, high)[2]
     )

@@ -189,7 +189,7 @@ def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.
     That is by its own measure: a column may be off by a constant.
     """
     found, most = np.zeros_like(zero), trainer.max(initial=-np.inf)
-    edge = np.flatnonzero(np.diff(np.concatenate(([0], zero, [0]))))
+    edge = np.flatnonzero(np.diff(np.concatenate(([False], zero, [False]))))
     for start, end in edge.reshape(-1, 2)[np.diff(edge.reshape(-1, 2))[:, 0] >= _RUN].tolist():
         rows = view.responses.index[[start, min(end, len(zero) - 1)]]
         inside = end < len(zero) and rows[0] == rows[1]
