@@ -15,7 +15,7 @@ import numpy as np
 from grpo_cli.bundle import Chain
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified
-from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
+from grpo_cli.commands.verify.batches import RECORD, UNITS, read_batches, unit_of
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import MOST, Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
@@ -60,7 +60,7 @@ def verified(
     reader.keep_input()
     made = partial(_answered, make, reader, most=most, whole=whole)
     run, answer = made(batch=batch or RECORD, defers=not batch)
-    losses = run.losses
+    losses = run.sums.losses
     if batch or not answer.differing or isinstance(answer, Replayed):
         return run, answer
     repeated = (losses.are_repeated or losses.are_one) and _differ(answer)
@@ -135,6 +135,7 @@ class Verification:
             no cause explains the first record, the others are not searched if one does.
 
     Attributes:
+        sums: what the records that were judged have in common.
         deferred: whether a record was not searched since steps may agree.
         rows_failed: whether some were not searched since a row gave them, which not all do.
     """
@@ -157,25 +158,21 @@ class Verification:
         self._whole = whole
         self._defers, self._waits, self.deferred = defers, False, False
         self._answers: set[tuple[str, ...]] = set()
-        self._empty = make()
+        self.sums = make()
         self._memory = Memory(most)
-        self._rows = Rows(self._empty) if tries_rows else None
-        self._is_named, self._has_cause, self.rows_failed = True, False, False
+        self._rows = Rows(self.sums) if tries_rows else None
+        self._has_cause, self.rows_failed = False, False
         self._is_answered = False  # by a row that gives all numbers
         self._chains: dict[str, Chain] = {}
         self._parts: list[Part] = []
         self._judged: list[tuple[Verdict, str | None]] = []
-        self._within = self._empty.tolerance()
+        self._within = self.sums.tolerance()
         self._without_kl: list[Plan] = []
-        self.losses = Losses()
         self._verdicts: Sequence[Verdict] = ()
         self._good = 0
-        self._frameworks: dict[str, None] = {}
         self._differing = 0
         self._kept: Counter[bool] = Counter()
         self.without_expected = 0
-        self._logged: dict[str, None] = {}
-        self._acting: set[tuple[str, bool]] = set()
         self.undefined = 0
         self._words: dict[Hashable, str] = {}
         self._rows_taken: Counter[str] = Counter()
@@ -225,13 +222,9 @@ class Verification:
 
     def _items(self) -> Iterator[Verdict | Finding]:
         for sums in self._sums(self.reader, self._make):
+            self.sums = sums
             items, sums.items = sums.items, []  # not kept
-            self._frameworks |= sums.frameworks
-            self._is_named = sums.is_named
-            self._logged |= sums.logged
-            self._acting |= sums.acting
-            self.losses = losses = sums.losses
-            self._waits = self._defers and bool(losses.batches({}))
+            self._waits = self._defers and bool(sums.losses.batches({}))
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
@@ -302,10 +295,10 @@ class Verification:
                 return Finding(verdict, verdict.first)
             self.rows_failed = True
         found = self._explained(verdict, suspect)
-        self._has_cause |= bool(found.causes or found.of_all or (self._is_named and found.possible))
-        if rows and not (self._is_named and found.causes):
+        known, is_named = bool(found.causes or found.of_all), self.sums.is_named
+        self._has_cause |= known or (is_named and bool(found.possible))
+        if rows and not (is_named and found.causes):
             rows.give(item)
-        known = bool(found.causes or found.of_all)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
             found.suspect = suspect.alone
@@ -348,9 +341,9 @@ class Verification:
         """What was assumed of the records, and what was not compared or not searched."""
         yield from self.reader.notes() | without_kl(self._without_kl)
         total = self._good + len(self.reader.skipped)
-        if not self._empty.variant:
+        if not self.sums.variant:
             rows = [*self._rows_taken.items()]
-            frameworks = self._frameworks if self._differing and not self._is_answered else ()
+            frameworks = self.sums.frameworks if self._differing and not self._is_answered else ()
             listed = rows if self._whole else rows[:1]
             for words, count in listed:
                 yield f"{self._counted(count)} evaluated as {words}"
@@ -360,8 +353,8 @@ class Verification:
                 if framework in USUAL:
                     name, row = USUAL[framework]
                     yield f"the fields have {name}'s names; -v {row} is its usual loss"
-        if self._logged:
-            keys = ", ".join(f'"{key}"' for key in self._logged)
+        if self.sums.logged:
+            keys = ", ".join(f'"{key}"' for key in self.sums.logged)
             yield f"comparing with {keys} of each {self._unit}"
         if self.without_expected and self.without_expected < total:
             what = UNITS[self._unit]
@@ -372,9 +365,8 @@ class Verification:
                 f"{self._inferred.format(whole)}, so {whole} is compared as one batch; "
                 "--batch record compares each record alone"
             )
-        never = {
-            name for name, acts in self._acting if not acts and (name, True) not in self._acting
-        }
+        acting = self.sums.acting
+        never = {name for name, _ in acting} - {name for name, acts in acting if acts}
         idle = [why for name, why in UNTESTED.items() if name in never]
         if idle and not self._differing:
             yield f"these records do not test {', '.join(idle)}"

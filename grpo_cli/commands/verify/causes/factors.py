@@ -9,7 +9,12 @@ import numpy as np
 
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued
-from grpo_cli.commands.verify.causes.denominators import LENGTH_FLAGS, LENGTHS, constant_length
+from grpo_cli.commands.verify.causes.denominators import (
+    LENGTH_FLAGS,
+    LENGTHS,
+    batch_count,
+    constant_length,
+)
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.terminal.numbers import is_round
 
@@ -132,15 +137,8 @@ def _stated(case: Case, names: Sequence[str]) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def batch_counts(case: Case) -> Iterator[tuple[str, float]]:
-    """Yields what a mean over the batch may be over."""
-    batch = case.batch
-    yield "the number of responses", float(batch.responses.count)
-    yield "the number of tokens", float(batch.responses.total)
-    yield "the number of groups", float(batch.group_count)
-
-
 def _counts(case: Case) -> Iterator[tuple[str, float]]:
     yield from _stated(case, ("max_completion_length", "response_length"))
-    yield from batch_counts(case)
+    for of in ("responses", "tokens", "groups"):
+        yield batch_count(case, of)
     yield "the denominator", float(case.breakdown.denominator[0])
