@@ -26,13 +26,10 @@ def negative(case: Case) -> Iterator[Cause]:
     if case.gradient is not None or case.loss is not None:
         if not case.breakdown.advantage.any():
             yield catalogued("kl-sign", partial(Case.with_coefficient, name=KL, factor=-1.0))
-        words = "wrong sign: your loss is the negative of the computed loss (loss = −objective)"
         made = partial(Case.everything_times, factor=-1.0)
-        yield Cause("loss-sign", words, made, by_record=True)
+        yield catalogued("loss-sign", made, by_record=True)
         if (kl := case.breakdown.term(KL)) is not None and kl.active:
-            words = "wrong sign of the policy term: it is not negated, and the KL is right"
-            made = partial(Case.everything_times, factor=-1.0, only=POLICY)
-            yield Cause("loss-sign", words, made, by_record=True)
+            yield catalogued("loss-sign.policy", partial(made, only=POLICY), by_record=True)
 
 
 def separate_factors(case: Case) -> Iterator[Cause]:

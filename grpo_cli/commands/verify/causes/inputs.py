@@ -11,7 +11,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, parametric, tapped
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued, parametric, tapped
 from grpo_cli.commands.verify.causes.choices import scaled_ratio
 from grpo_cli.commands.verify.compare import HALF, to_half
 from grpo_cli.objective.breakdown import Breakdown
@@ -89,9 +89,9 @@ def columns(case: Case) -> Iterator[Cause]:
 # ---- scaled: another temperature, another base ---------------------------------------------------
 
 _BASES: Mapping[str, float] = {
-    "log-probs in base 2 (2^x instead of e^x): multiply them by ln 2": math.log(2.0),
-    "log-probs in base 2 (divided by ln 2) instead of natural ones": 1.0 / math.log(2.0),
-    "log-probs in base 10 (10^x instead of e^x): multiply them by ln 10": math.log(10.0),
+    "ratio-base.two": math.log(2.0),
+    "ratio-base.bits": 1.0 / math.log(2.0),
+    "ratio-base.ten": math.log(10.0),
 }
 
 
@@ -112,11 +112,11 @@ def bases(case: Case) -> Iterator[Cause]:
     """Yields log-probs of another base, in all columns alike."""
     names = tuple(name for name in _NAMES if getattr(case.batch, name) is not None)
     if "log_probs_new" in names:
-        for words, number in _BASES.items():
-            yield Cause("ratio-base", words, partial(_rescaled, number=number, names=names))
-            yield Cause(
-                "ratio-base", f"{words}, only in the ratio", partial(_in_ratio, number=number)
-            )
+        for key, number in _BASES.items():
+            cause = catalogued(key, partial(_rescaled, number=number, names=names))
+            yield cause
+            in_ratio = partial(_in_ratio, number=number)
+            yield cause._replace(words=f"{cause.words}, only in the ratio", evaluate=in_ratio)
 
 
 def _in_ratio(case: Case, number: float) -> Breakdown:
