@@ -104,9 +104,7 @@ _SETS: Mapping[str, Callable[[Case], Sets | None]] = {
     "masked-response-votes": _filled,
     "batch-as-one-group.half": _half,
     "group-stride.every": lambda case: _of(_rows(case) % case.batch.group_count),
-    "group-stride.blocks": lambda case: _of(
-        _rows(case) // int(np.bincount(case.batch.groups).max())
-    ),
+    "group-stride.blocks": _blocks,
     "group-stride.later": lambda case: _of(np.roll(case.batch.groups, 1)),
 }
 """Over what the centre and the scale are: the group, or a mistake of the catalogue."""
