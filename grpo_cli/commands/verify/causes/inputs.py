@@ -50,23 +50,20 @@ def _shifted(values: F64, written: Segments, by: int, fill: str) -> F64:
 
 
 _NEIGHBOUR = "are shifted by one token: each token has the value of the {} one"
+_WAYS = ((1, _NEIGHBOUR.format("previous")), (-1, _NEIGHBOUR.format("next")))
 CHANGES: tuple[tuple[str, str, Change], ...] = (
     *(
         ("log-probs-rounded", f"were rounded to {kind}", lambda x, _, kind=kind: to_half(x, kind))
         for kind in HALF
     ),
     *(
-        ("log-probs-shifted", _NEIGHBOUR.format(where), partial(_shifted, by=by, fill=fill))
-        for by, where in ((1, "previous"), (-1, "next"))
+        ("log-probs-shifted", words, partial(_shifted, by=by, fill=fill))
+        for by, words in _WAYS
         for fill in ("zero", "repeated")
     ),
     *(
-        (
-            "packed-boundary",
-            f"{_NEIGHBOUR.format(where)}, across responses",
-            lambda x, _, by=by: np.roll(x, by),
-        )
-        for by, where in ((1, "previous"), (-1, "next"))
+        ("packed-boundary", f"{words}, across responses", lambda x, _, by=by: np.roll(x, by))
+        for by, words in _WAYS
     ),
     ("zero-filled", "are 0: they are missing and were filled", lambda x, _: np.zeros_like(x)),
 )
