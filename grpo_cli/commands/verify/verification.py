@@ -69,7 +69,10 @@ def verified(
     of_batches: list[tuple[Verification, Verified]] = []
     for name in losses.batches(run.reader.facts.steps) if repeated or losses.are_once else ():
         with suppress(GrpoError):  # the records' own answer says what is wrong with them
-            of_batches += [one for one in [made(batch=name, inferred=why)] if one[1].records]
+            found = made(batch=name, inferred=why)
+            of_batches += [found] if found[1].records else []
+        if of_batches and not of_batches[-1][1].differing:
+            break
     # Batches are named where they say more, or where records that repeat a loss say as much.
     best = max(of_batches, key=lambda one: _quality(one[1]), default=None)
     rank = None if best is None else (_quality(best[1]), repeated)
@@ -204,7 +207,7 @@ class Verification:
             explained=explained,
             agrees_with=rows.words if rows else (),
             agreeing=rows.given if rows else 0,
-            metrics_differ=Counter(metric.key for one in verdicts for metric in one.metrics),
+            metrics_differ=dict(Counter(x.key for one in verdicts for x in one.metrics)),
             undefined=self.undefined,
             batch=self._batch,
             records=verdicts,
@@ -248,8 +251,9 @@ class Verification:
         Raises:
             InputError: where one does not follow the one before.
         """
-        self._parts += sums.parts
-        for part in sums.parts if not self.reader.reading.selects else ():
+        parts, sums.parts = sums.parts, []  # as the items, which were seen once
+        self._parts += parts
+        for part in parts if not self.reader.reading.selects else ():
             source, line = part.record.source, part.record.line
             why = self._chains.setdefault(source, Chain()).add(part.seal)
             if why is not None:
