@@ -370,8 +370,8 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         yield Cause("factor", words, made, by_record=True, unnamed=not is_typed(usual, digits=2))
     else:
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
-        solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
-        yield Cause("denominator-other", words, solved, by_record=True, unnamed=not is_whole)
+        made = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
+        yield Cause("denominator-other", words, made, by_record=True, unnamed=not is_whole)
 
 
 LENGTHS = (*range(2, 65), *(2**power for power in range(7, 18)), *range(100, 32_001, 100))

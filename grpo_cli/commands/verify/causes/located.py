@@ -140,7 +140,7 @@ def ratio_words(case: Case) -> str:
 
 
 _OVER = ("accumulation steps", "responses in a group", "responses", "tokens", "groups")
-"""What a mean may be over, that somebody would name first before others."""
+"""What a mean may be over; of equal counts the first is named."""
 
 
 def _outside(case: Case) -> Found:
