@@ -97,6 +97,13 @@ def test_any_jobs_give_the_same_bytes(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+def test_several_bundles_are_replayed_as_each_is() -> None:
+    """Each is a piece of the input, as is a part of a large one: what was seen is seen once."""
+    found = answer("verify", *sorted(SAMPLES.glob("*.bundle.jsonl")))["bundle"]
+    assert (found["records"], found["steps"], len(found["sha256"])) == (8, 4, 2)
+    assert found["first_stage"] is None
+
+
 CHANGED = rows_of(Path(__file__).parent / "data/changed_bundles.csv")
 """A change of the lines of a file, as an expression of ``texts``, and what is said of it."""
 

@@ -13,7 +13,7 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.rows.fields import ACCUMULATED
 from grpo_cli.engine.totals import Sizes, Totals
 from grpo_cli.errors import UsageError
-from grpo_cli.objective.accumulation import Rule, rule_of
+from grpo_cli.objective.accumulation import Rule, accumulated, rule_of
 from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.objective import Objective
@@ -95,14 +95,12 @@ class MicroBatches:
             return None
         if rule == "whole step":
             return whole.parts()[term]
-        ranks = [[loss.part(term) for loss in rank] for rank in self._ranks()]
-        if rule == "sum":
-            return added([added(parts) for parts in ranks]) / len(ranks)
-        if rule == "mean":
-            return added([added(parts) / len(parts) for parts in ranks]) / len(ranks)
-        unit = rule.removeprefix("by ")
-        held = [(getattr(one, unit), one.part(term)) for rank in self._ranks() for one in rank]
-        return added([size * part for size, part in held]) / max(sum(size for size, _ in held), 1)
+        of_responses = rule == "by responses"
+        ranks = [
+            [(one.part(term), one.responses if of_responses else one.tokens) for one in rank]
+            for rank in self._ranks()
+        ]
+        return accumulated(rule, ranks)
 
     def _ranks(self) -> Iterable[Sequence[Totals]]:
         """The micro-batches of each rank."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from grpo_cli.hyperparameters import HYPERPARAMETERS
+from grpo_cli.objective.arithmetic.exact_sums import added
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 
@@ -46,3 +48,20 @@ def rule_of(aggregate: Bound, by_framework: Rule | None) -> Rule | None:
     if "microbatches" in counted:
         return "mean" if counted["microbatches"] == 1 else "sum"
     return by_framework
+
+
+def accumulated(rule: Rule, ranks: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """What micro-batches come to by any rule but ``whole step``.
+
+    Args:
+        rule: the rule.
+        ranks: of each rank its micro-batches: the value of each, and w, how much it holds.
+    """
+    if rule in ("by tokens", "by responses"):
+        held = [one for rank in ranks for one in rank]
+        total = sum(size for _, size in held)
+        return added([size * value for value, size in held]) / max(total, 1)
+    sums = [added([value for value, _ in rank]) for rank in ranks]
+    if rule == "mean":
+        sums = [one / len(rank) for one, rank in zip(sums, ranks, strict=True)]
+    return added(sums) / len(ranks)

@@ -11,9 +11,9 @@ from grpo_cli.commands.match.answer import CONSTANT_LENGTH, Convention, Matched,
 from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
 from grpo_cli.commands.match.logged import TARGETS, read_questions
 from grpo_cli.commands.match.question import LoggedNumber, Question, load
-from grpo_cli.commands.match.run import REFERENCE, Candidate, Run, entries
+from grpo_cli.commands.match.run import REFERENCE, Candidate, Probes, Run, entries
 from grpo_cli.commands.match.search import TOO_LARGE, search
-from grpo_cli.commands.match.separate import Names, separating
+from grpo_cli.commands.match.separate import is_equal, separating
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluation import Evaluation
@@ -153,11 +153,11 @@ def result(run: Run, questions: Sequence[Question], words: Sequence[str]) -> Mat
     last = questions[-1]
     target = last.target
 
-    names = Names(last.first)
+    probes = Probes(last.first)
 
     def conventions(candidates: Sequence[Candidate]) -> tuple[Convention, ...]:
         made = [
-            convention(one, names, words, target, entry)
+            convention(one, probes, words, target, entry)
             for one, entry in zip(candidates, entries(candidates), strict=True)
         ]
         return tuple(sorted(made, key=lambda one: one.entry))
@@ -212,15 +212,15 @@ def _changes(recorded: Convention, first: Convention) -> Iterator[str]:
 
 
 def convention(
-    one: Candidate, names: Names, words: Sequence[str], target: LoggedNumber, entry: int = 0
+    one: Candidate, probes: Probes, words: Sequence[str], target: LoggedNumber, entry: int = 0
 ) -> Convention:
     """A candidate: what it is, its number, and the command that evaluates it."""
     flipped = one.times < 0
     only = _FLIPPED[target.name] if flipped else target.name
     assert one.totals is not None
-    made = pruned(one.plan, names.chunk)
+    made = pruned(one.plan, probes.chunk)
     rows = one.rows or [made.variant] * (not made.swapped and not made.flags)
-    own, also = _rows(one, names), _also(one, names)
+    own, also = _rows(one, probes), _also(one, probes)
     return Convention(
         entry=entry,
         signature=one.totals.signature(),
@@ -245,24 +245,24 @@ def _room(target: LoggedNumber, size: float = 0.0) -> float:
     return target.half + FLOAT32 * max(abs(target.value), size)
 
 
-def _rows(first: Candidate, names: Names) -> dict[str, bool]:
+def _rows(first: Candidate, probes: Probes) -> dict[str, bool]:
     """Other rows that are this convention as published → whether also in every eps."""
     plans = {row: replace(first.plan, variant=row, row=VARIANTS[row]) for row in first.rows}
     return {
-        row: names.equal(first, replace(first, plan=plan))
+        row: is_equal(first, replace(first, plan=plan), probes)
         for row, plan in plans.items()
         if row != first.plan.variant
     }
 
 
-def _also(first: Candidate, names: Names) -> dict[str, bool]:
+def _also(first: Candidate, probes: Probes) -> dict[str, bool]:
     """Other rows with flags, ``trl/bnpo@1.9.2 --beta 0.04`` → whether also in every eps."""
     found: dict[str, bool] = {}
     for made, factor, rows in first.also:
-        flags = pruned(made, names.chunk).words[2:]
+        flags = pruned(made, probes.chunk).words[2:]
         meaning = [*filter(None, [factor.meaning]), *["(sign flipped)"] * (factor.times < 0)]
         alone = factor.times == first.times and {*first.rows, first.plan.variant}
-        equal = names.equal(first, replace(first, plan=made, factor=factor))
+        equal = is_equal(first, replace(first, plan=made, factor=factor), probes)
         every = [name for name in rows if not alone or name not in alone]
         found |= {" ".join([name, *flags, *meaning]): equal for name in every}
     return found

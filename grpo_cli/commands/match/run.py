@@ -99,6 +99,21 @@ class Candidate:
         return self.factor.times
 
 
+class Probes:
+    """What conventions give on probes, each computed once."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self._known: dict[object, probe.Valued] = {}
+
+    def valued(self, plan: Plan, *, fixed_eps: bool = False) -> probe.Valued:
+        """A convention; with a fixed eps in its std, so that any other is the same."""
+        objective = self.chunk.objective(plan)
+        objective = without_eps(objective) if fixed_eps else objective
+        key = tuple((stage, bound.key) for stage, bound in objective.stages.items())
+        return self._known.setdefault(key, probe.Valued(objective))
+
+
 class Families:
     """Separates conventions that are one under several names from those that differ.
 
@@ -107,17 +122,13 @@ class Families:
     """
 
     def __init__(self, chunk: Chunk, space: Space) -> None:
-        self._chunk = chunk
+        self._probes = Probes(chunk)
         self._same, self._place = space.same, space.place
         self._heads: list[tuple[Candidate, probe.Valued]] = []
-        self._probed: dict[object, probe.Valued] = {}
 
     def add(self, one: Candidate) -> bool:
         """Adds a candidate to the convention that it is; returns whether it is a new one."""
-        objective = self._chunk.objective(one.plan)
-        bare = without_eps(objective)
-        wanted = tuple((stage, bound.key) for stage, bound in bare.stages.items())
-        valued = self._probed.setdefault(wanted, probe.Valued(bare))
+        valued = self._probes.valued(one.plan, fixed_eps=True)
         head = next((head for head in self._heads if _is_one((one, valued), head)), None)
         if head is None:
             self._heads.append((one, valued))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from grpo_cli.batch import Batch
-from grpo_cli.commands.match.run import Candidate, without_eps
+from grpo_cli.commands.match.run import Candidate, Probes, without_eps
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.hyperparameters import Value
@@ -21,23 +21,10 @@ _SAME_FORMULA = 1e-12
 """Of J on the probe: a fixed eps of 1e-8 in a std changes more."""
 
 
-class Names:
-    """Tells other names of a convention from conventions that differ by an eps alone."""
-
-    def __init__(self, chunk: Chunk) -> None:
-        self.chunk = chunk
-        self._valued: dict[object, probe.Valued] = {}
-
-    def equal(self, one: Candidate, other: Candidate) -> bool:
-        """Whether two conventions give one number on any data, the eps of their std included."""
-        mine, theirs = (self._value(each) for each in (one, other))
-        times = other.times / one.times
-        return mine is theirs or probe.alike(theirs, mine, times, _SAME_FORMULA)
-
-    def _value(self, one: Candidate) -> probe.Valued:
-        objective = self.chunk.objective(one.plan)
-        key = tuple((stage, bound.key) for stage, bound in objective.stages.items())
-        return self._valued.setdefault(key, probe.Valued(objective))
+def is_equal(one: Candidate, other: Candidate, probes: Probes) -> bool:
+    """Whether two conventions give one number on any data, the eps of their std included."""
+    mine, theirs = (probes.valued(each.plan) for each in (one, other))
+    return mine is theirs or probe.alike(theirs, mine, other.times / one.times, _SAME_FORMULA)
 
 
 def separating(found: Sequence[Candidate], chunks: Sequence[Chunk], first: Chunk) -> list[str]:
@@ -128,9 +115,9 @@ class _Facts:
             if lengths.max(initial=0) < 2:
                 yield "responses of several tokens"
         elif stage in ("kl", "correction"):
-            name, of = _POLICIES[stage]
+            name, of, base = _POLICIES[stage]
             more = "farther" if self._differ(name) else "different"
-            yield f"log-probs of {of} that are {more} from {_FROM[stage]}"
+            yield f"log-probs of {of} that are {more} from {base}"
         elif stage == "entropy":
             yield "another entropy"
         elif len(np.unique(lengths)) < 2:
@@ -157,7 +144,6 @@ class _Facts:
 
 
 _POLICIES = {
-    "kl": ("log_probs_ref", "the reference"),
-    "correction": ("log_probs_rollout", "the engine"),
+    "kl": ("log_probs_ref", "the reference", "the policy's"),
+    "correction": ("log_probs_rollout", "the engine", "the trainer's"),
 }
-_FROM = {"kl": "the policy's", "correction": "the trainer's"}

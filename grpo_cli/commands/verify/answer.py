@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import isclose, isfinite
 from typing import Any
 
@@ -213,21 +214,15 @@ class Verified(Frames, Printed):
         if self.batch == "record":
             return self._since
         names = [shown(one.id) for one in self.records]
-        starts = [at for at, one in enumerate(self.records) if not one.agrees]
-        if self.batch == "input" or not starts:
+        differing = [at for at, one in enumerate(self.records) if not one.agrees]
+        if self.batch == "input" or not differing:
             return ""
-        runs: list[list[int]] = []
-        for at in starts:
-            if runs and runs[-1][-1] == at - 1:
-                runs[-1].append(at)
-            else:
-                runs.append([at])
-        spans = [
-            names[run[0]] if len(run) == 1 else f"{names[run[0]]} to {names[run[-1]]}"
-            for run in runs
-        ]
+        spans = []
+        for _, group in groupby(enumerate(differing), lambda pair: pair[1] - pair[0]):
+            run = [names[at] for _, at in group]
+            spans.append(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}")
         more = ["…"] if len(spans) > _RUNS else []
-        unit = self.unit if len(starts) == 1 else UNITS[self.unit]
+        unit = self.unit if len(differing) == 1 else UNITS[self.unit]
         return f"{unit} {', '.join([*spans[:_RUNS], *more])}"
 
     @property

@@ -154,10 +154,8 @@ class Tolerance:
 
 def tolerances(rtol: float | None, atol: float | None, metrics: float | None) -> Tolerance:
     """Returns the tolerance with the usual numbers where none are given."""
-    usual = Tolerance(atol=atol)
-    return Tolerance(
-        usual.rtol if rtol is None else rtol, atol, usual.metrics if metrics is None else metrics
-    )
+    given = {"rtol": rtol, "atol": atol, "metrics": metrics}
+    return Tolerance(**{name: one for name, one in given.items() if one is not None})
 
 
 def largest(values: F64 | Flags, cut: Segments) -> F64:

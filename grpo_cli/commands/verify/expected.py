@@ -326,25 +326,22 @@ def _object(value: object, path: str) -> Mapping[str, Any]:
 def _expectation(quantity: Quantity, key: str, value: object, record: Record) -> Expectation:
     path, count = f"expected.{key}", len(record.widths)
     if is_number(value):
-        numbers = _numbers([value], path)
-        if quantity.record is not None:
-            return Expectation(key, quantity.stage, "record", *numbers)
-        if count > 1:
+        if quantity.record is None and count > 1:
             raise InputError(f"expected a list of numbers, got {shown(value)}", path=path)
-        return Expectation(key, quantity.stage, "response", *numbers)
-    if not isinstance(value, list) or quantity.tokens is None:
+        level, flat = "response" if quantity.record is None else "record", [value]
+    elif not isinstance(value, list) or quantity.tokens is None:
         wanted = "a number" if quantity.tokens is None else "a number or a list"
         raise InputError(f"expected {wanted}, got {shown(value)}", path=path)
-    rows = _without_groups(value, record)
-    if list in map(type, rows):
-        numbers = _numbers(_joined(rows, record, path), path)
-    elif record.nested > 1 or count > 1:
-        _check_count(len(rows), count, "response", path)
-        numbers = _numbers(rows, path)
-        return Expectation(key, quantity.stage, "response", *numbers)
     else:
-        numbers = _numbers(_joined([rows], record, path), path)
-    return Expectation(key, quantity.stage, "token", *numbers)
+        rows, level = _without_groups(value, record), "token"
+        if list in map(type, rows):
+            flat = _joined(rows, record, path)
+        elif record.nested > 1 or count > 1:
+            _check_count(len(rows), count, "response", path)
+            level, flat = "response", rows
+        else:
+            flat = _joined([rows], record, path)
+    return Expectation(key, quantity.stage, level, *_numbers(flat, path))
 
 
 def _without_groups(rows: list[Any], record: Record) -> list[Any]:

@@ -29,6 +29,7 @@ from grpo_cli.engine.batches import rules_of
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.errors import GrpoError, InputError
+from grpo_cli.objective.accumulation import accumulated
 from grpo_cli.objective.terms import POLICY
 from grpo_cli.records import MicroBatch, Raw, Record
 from grpo_cli.records.choose.grouping import batch_of
@@ -409,19 +410,15 @@ def _step_loss(step: Sequence[Part]) -> tuple[float, float] | str:
         objective = first.plan.objective(first.record.hyperparameters, advantages_given=True)
     except GrpoError as error:
         return str(error)
-    rule = dict(rules_of(objective))[POLICY]
-    losses = np.array([part.numbers[name] for part in step])
-    if len(step) == 1 or rule == "sum":
-        found = losses.sum() / len({part.place.rank for part in step})
-    elif rule == "mean":
-        found = losses.mean()
-    elif rule in ("by tokens", "by responses"):
-        each = [Chunk.of([part.record]).batch.responses for part in step]
-        sizes = np.array([one.total if rule == "by tokens" else one.count for one in each])
-        found = losses @ sizes / max(sizes.sum(), 1)
-    else:
+    rule = "sum" if len(step) == 1 else dict(rules_of(objective))[POLICY]
+    if rule is None or rule == "whole step":
         return f"for {objective.name}, losses of micro-batches do not determine the step's loss"
-    return float(found), float(np.abs(losses).sum())
+    ranks: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
+    for part in step:
+        held = Chunk.of([part.record]).batch.responses
+        size = held.count if rule == "by responses" else held.total
+        ranks[part.place.rank].append((part.numbers[name], size))
+    return accumulated(rule, [*ranks.values()]), sum(abs(part.numbers[name]) for part in step)
 
 
 def _of_micro_batches(step: Sequence[Part]) -> dict[str, tuple[float, float]]:

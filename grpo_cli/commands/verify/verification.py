@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ import numpy as np
 from grpo_cli.bundle import Chain
 from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
 from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified
-from grpo_cli.commands.verify.batches import RECORD, UNITS, Losses, read_batches, unit_of
+from grpo_cli.commands.verify.batches import RECORD, UNITS, read_batches, unit_of
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
 from grpo_cli.commands.verify.causes.search import MOST, Explained, Memory
 from grpo_cli.commands.verify.causes.suspects import Suspect, suspects
@@ -60,30 +60,28 @@ def verified(
     reader.keep_input()
     made = partial(_answered, make, reader, most=most, whole=whole)
     run, answer = made(batch=batch or RECORD, defers=not batch)
-    losses = run.losses
+    losses = run.sums.losses
     if batch or not answer.differing or isinstance(answer, Replayed):
         return run, answer
     repeated = (losses.are_repeated or losses.are_one) and _differ(answer)
     why = "the records of {} expect one loss" if repeated else "one record of {} expects a loss"
+    least = _CHANCE if repeated and not losses.are_zero else 0.0
     of_batches: list[tuple[Verification, Verified]] = []
     for name in losses.batches(run.reader.facts.steps) if repeated or losses.are_once else ():
         with suppress(GrpoError):  # the records' own answer says what is wrong with them
-            other, found = made(batch=name, inferred=why)
-            of_batches += [(other, found)] if found.records else []
-            if found.records and not found.differing:
-                return other, found
+            found = made(batch=name, inferred=why)
+            of_batches += [found] if found[1].records else []
+        if of_batches and not of_batches[-1][1].differing:
+            break
+    # Batches are named where they say more, or where records that repeat a loss say as much.
     best = max(of_batches, key=lambda one: _quality(one[1]), default=None)
-    least = _CHANCE if repeated and not losses.are_zero else 0.0
-
-    def is_best(records: Quality) -> bool:
-        """Whether the batches say more than the records; or as much, where these repeat a loss."""
-        return best is not None and (_quality(best[1]), repeated) > (records, not repeated)
-
-    agreeing, explained = _quality(answer, least=least)
-    if run.deferred and not is_best((agreeing, 1.0)):  # all of them explained
-        run, answer = made(batch=RECORD)
-        agreeing, explained = _quality(answer, least=least)
-    return best if best is not None and is_best((agreeing, explained)) else (run, answer)
+    rank = None if best is None else (_quality(best[1]), repeated)
+    agreeing, explained = _quality(answer, least)
+    if run.deferred and (rank is None or rank <= ((agreeing, 1.0), not repeated)):
+        run, answer = made(batch=RECORD)  # which may explain all of them
+        agreeing, explained = _quality(answer, least)
+    is_best = rank is not None and rank > ((agreeing, explained), not repeated)
+    return best if best is not None and is_best else (run, answer)
 
 
 def _answered(
@@ -111,10 +109,7 @@ _CHANCE = 0.5
 """The share of records that may agree by chance with their step's loss, if that is not 0."""
 
 
-Quality = tuple[float, float]
-
-
-def _quality(answer: Verified, least: float = 0.0) -> Quality:
+def _quality(answer: Verified, least: float = 0.0) -> tuple[float, float]:
     """The share of records that agree, and of those that differ the share that is explained.
 
     A share that is not above the least is 0.
@@ -143,6 +138,7 @@ class Verification:
             no cause explains the first record, the others are not searched if one does.
 
     Attributes:
+        sums: what the records that were judged have in common.
         deferred: whether a record was not searched since steps may agree.
         rows_failed: whether some were not searched since a row gave them, which not all do.
     """
@@ -165,32 +161,24 @@ class Verification:
         self._whole = whole
         self._defers, self._waits, self.deferred = defers, False, False
         self._answers: set[tuple[str, ...]] = set()
-        self._empty = make()
+        self.sums = make()
         self._memory = Memory(most)
-        self._rows = Rows(self._empty) if tries_rows else None
-        self._is_named, self._has_cause, self.rows_failed = True, False, False
+        self._rows = Rows(self.sums) if tries_rows else None
+        self._has_cause, self.rows_failed = False, False
         self._is_answered = False  # by a row that gives all numbers
         self._chains: dict[str, Chain] = {}
         self._parts: list[Part] = []
         self._judged: list[tuple[Verdict, str | None]] = []
-        self._within = self._empty.tolerance()
+        self._within = self.sums.tolerance()
         self._without_kl: list[Plan] = []
-        self.losses = Losses()
+        self._verdicts: Sequence[Verdict] = ()
         self._good = 0
-        self._frameworks: dict[str, None] = {}
         self._differing = 0
         self._kept: Counter[bool] = Counter()
         self.without_expected = 0
-        self._logged: dict[str, None] = {}
-        self._acting: set[tuple[str, bool]] = set()
         self.undefined = 0
         self._words: dict[Hashable, str] = {}
-        self.rows_taken: Counter[str] = Counter()
-        self.ignored: dict[str, None] = {}
-        self.rounded: dict[str, str] = {}
-        self.rounded_in: Counter[str] = Counter()
-        self.metrics: Counter[str] = Counter()
-        self.first_metrics: dict[str, str] = {}
+        self._rows_taken: Counter[str] = Counter()
 
     def result(self) -> Verified:
         """Judges every record that expects anything.
@@ -198,10 +186,11 @@ class Verification:
         Raises:
             InputError: at the first record that cannot be judged, unless those are skipped.
         """
-        items = [*self._verdicts()]
+        items = [*self._items()]
         findings = [one for one in items if isinstance(one, Finding)]
         choose(findings, self._memory)
         verdicts = tuple(one.verdict() if isinstance(one, Finding) else one for one in items)
+        self._verdicts = verdicts
         within = self._within
         causes, explained = shared_causes(findings)
         rows = self._rows if self._rows and self._rows.given == len(findings) > explained else None
@@ -218,7 +207,7 @@ class Verification:
             explained=explained,
             agrees_with=rows.words if rows else (),
             agreeing=rows.given if rows else 0,
-            metrics_differ=dict(self.metrics),
+            metrics_differ=dict(Counter(x.key for one in verdicts for x in one.metrics)),
             undefined=self.undefined,
             batch=self._batch,
             records=verdicts,
@@ -234,15 +223,11 @@ class Verification:
         """What to say where no record was judged: how the records get what they lack for that."""
         return InputError(_NO_TOKEN if self.undefined else _NOTHING)
 
-    def _verdicts(self) -> Iterator[Verdict | Finding]:
+    def _items(self) -> Iterator[Verdict | Finding]:
         for sums in self._sums(self.reader, self._make):
+            self.sums = sums
             items, sums.items = sums.items, []  # not kept
-            self._frameworks |= sums.frameworks
-            self._is_named = sums.is_named
-            self._logged |= sums.logged
-            self._acting |= sums.acting
-            self.losses = losses = sums.losses
-            self._waits = self._defers and bool(losses.batches({}))
+            self._waits = self._defers and bool(sums.losses.batches({}))
             self._good += len(items)
             if sums.error is not None:
                 continue  # which is raised next
@@ -266,8 +251,9 @@ class Verification:
         Raises:
             InputError: where one does not follow the one before.
         """
-        self._parts += sums.parts
-        for part in sums.parts if not self.reader.reading.selects else ():
+        parts, sums.parts = sums.parts, []  # as the items, which were seen once
+        self._parts += parts
+        for part in parts if not self.reader.reading.selects else ():
             source, line = part.record.source, part.record.line
             why = self._chains.setdefault(source, Chain()).add(part.seal)
             if why is not None:
@@ -299,15 +285,7 @@ class Verification:
             self._without_kl.append(plan)
         if plan.key not in self._words:
             self._words[plan.key] = shlex.join(replace(plan, batch=self._batch).words)
-        self.rows_taken[self._words[plan.key]] += 1
-        self.ignored |= dict.fromkeys(verdict.ignored)
-        for key, form in verdict.rounded.items():  # of decimals the most
-            self.rounded[key] = max(form, self.rounded.get(key, ""))
-            self.rounded_in[key] += 1
-        for key, yours, grpo in (metric.fields().values() for metric in verdict.metrics):
-            self.metrics[key] += 1
-            words = f"{shown(verdict.id)}: yours {yours:g}, computed {grpo:g}"
-            self.first_metrics.setdefault(key, words)
+        self._rows_taken[self._words[plan.key]] += 1
         if record is None or suspect is None:
             return verdict
         if self._waits and not self._parts:
@@ -321,10 +299,10 @@ class Verification:
                 return Finding(verdict, verdict.first)
             self.rows_failed = True
         found = self._explained(verdict, suspect)
-        self._has_cause |= bool(found.causes or found.of_all or (self._is_named and found.possible))
-        if rows and not (self._is_named and found.causes):
+        known, is_named = bool(found.causes or found.of_all), self.sums.is_named
+        self._has_cause |= known or (is_named and bool(found.possible))
+        if rows and not (is_named and found.causes):
             rows.give(item)
-        known = bool(found.causes or found.of_all)
         self._kept[known] += 1
         if self._kept[known] <= _AGAIN:
             found.suspect = suspect.alone
@@ -367,9 +345,9 @@ class Verification:
         """What was assumed of the records, and what was not compared or not searched."""
         yield from self.reader.notes() | without_kl(self._without_kl)
         total = self._good + len(self.reader.skipped)
-        if not self._empty.variant:
-            rows = [*self.rows_taken.items()]
-            frameworks = self._frameworks if self._differing and not self._is_answered else ()
+        if not self.sums.variant:
+            rows = [*self._rows_taken.items()]
+            frameworks = self.sums.frameworks if self._differing and not self._is_answered else ()
             listed = rows if self._whole else rows[:1]
             for words, count in listed:
                 yield f"{self._counted(count)} evaluated as {words}"
@@ -379,8 +357,8 @@ class Verification:
                 if framework in USUAL:
                     name, row = USUAL[framework]
                     yield f"the fields have {name}'s names; -v {row} is its usual loss"
-        if self._logged:
-            keys = ", ".join(f'"{key}"' for key in self._logged)
+        if self.sums.logged:
+            keys = ", ".join(f'"{key}"' for key in self.sums.logged)
             yield f"comparing with {keys} of each {self._unit}"
         if self.without_expected and self.without_expected < total:
             what = UNITS[self._unit]
@@ -391,9 +369,8 @@ class Verification:
                 f"{self._inferred.format(whole)}, so {whole} is compared as one batch; "
                 "--batch record compares each record alone"
             )
-        never = {
-            name for name, acts in self._acting if not acts and (name, True) not in self._acting
-        }
+        acting = self.sums.acting
+        never = {name for name, _ in acting} - {name for name, acts in acting if acts}
         idle = [why for name, why in UNTESTED.items() if name in never]
         if idle and not self._differing:
             yield f"these records do not test {', '.join(idle)}"
@@ -401,28 +378,42 @@ class Verification:
             records = self._counted(self.undefined)
             why = "not compared, since your loss is NaN (0/0) and the computed loss is 0"
             yield f"no token counts in {records}: {why}"
-        if ignored := [key for key in self.ignored if self._is_noted(key)]:
-            yield f"not compared: {', '.join(ignored)}"
-        forms = {key: (form, self.rounded_in[key]) for key, form in self.rounded.items()}
-        for form, count in dict.fromkeys(forms.values()):
-            names = [k for k, one in forms.items() if one == (form, count) and self._is_noted(k)]
-            if names:
-                verb = "was" if len(names) == 1 else "were"
-                total = self.rows_taken.total()
-                where = "" if count == total else f" in {count:,} of {self._counted(total)}"
-                what = f"{', '.join(names)} {verb} rounded to {form}{where}"
-                yield f"{what}, and compared to that precision{' there' * bool(where)}"
-        for key, count in [*self.metrics.items()][: None if self._whole else 1]:
-            records = f"{self._counted(count)} ({self.first_metrics[key]})"
-            yield f"{key} differs in {records}; metrics do not change the verdict"
+        yield from self._of_keys()
         if left := self._memory.left_out:
             records = f"{left} of {self._counted(self._differing, 'differing ')}"
             enough = self._memory.enough
             yield f"no cause was searched for in {records} (--causes {enough} searches all)"
 
-    def _is_noted(self, key: str) -> bool:
-        """Whether a note tells of a key: without --full not of a metric, which decides nothing."""
-        return self._whole or not key.startswith(METRIC)
+    def _of_keys(self) -> Iterator[str]:
+        """Which keys were not compared, which were rounded, and which metrics differ.
+
+        Without --full of metrics, which decide nothing, only the first that differs is noted.
+        """
+        verdicts, total = self._verdicts, len(self._verdicts)
+
+        def noted(keys: Iterable[str]) -> list[str]:
+            return [key for key in keys if self._whole or not key.startswith(METRIC)]
+
+        if ignored := noted(dict.fromkeys(key for one in verdicts for key in one.ignored)):
+            yield f"not compared: {', '.join(ignored)}"
+        rounded = dict.fromkeys(key for one in verdicts for key in one.rounded)
+        forms: dict[tuple[str, int], list[str]] = {}
+        for key in rounded:
+            of_key = [one.rounded[key] for one in verdicts if key in one.rounded]
+            forms.setdefault((max(of_key), len(of_key)), []).append(key)  # of decimals the most
+        for (form, count), keys in forms.items():
+            if names := noted(keys):
+                verb = "was" if len(names) == 1 else "were"
+                where = "" if count == total else f" in {count:,} of {self._counted(total)}"
+                what = f"{', '.join(names)} {verb} rounded to {form}{where}"
+                yield f"{what}, and compared to that precision{' there' * bool(where)}"
+        differing = [(one, metric) for one in verdicts for metric in one.metrics]
+        counts = Counter(metric.key for _, metric in differing)
+        for key, count in [*counts.items()][: None if self._whole else 1]:
+            one, metric = next(pair for pair in differing if pair[1].key == key)
+            first = f"{shown(one.id)}: yours {metric.expected:g}, computed {metric.got:g}"
+            records = f"{self._counted(count)} ({first})"
+            yield f"{key} differs in {records}; metrics do not change the verdict"
 
     def _counted(self, count: int, which: str = "") -> str:
         """How many records, or what is compared instead of them."""

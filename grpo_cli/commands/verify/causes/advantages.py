@@ -109,19 +109,15 @@ def solved_changes(case: Case) -> Iterator[Cause]:
     if by:
         words = f"advantages shifted by a constant: A {'+' if by > 0 else '−'} {abs(by):.6g}"
         yield _cause("advantage-offset", words, lambda a, _: a + by, sure=is_typed(by))
-    for words, of in _EXCHANGED.items():
-        yield Cause("advantage-order", words, partial(_exchanged, of=of))
+    for key, of in _EXCHANGED.items():
+        yield catalogued(key, partial(_exchanged, of=of))
 
 
 _EXCHANGED: Mapping[str, Callable[[Case], I64]] = {
-    "each group's advantages in another order: responses have those of others of the group": (
-        lambda case: case.batch.groups
-    ),
-    "advantages in another order: responses have those of others, also of other groups": (
-        lambda case: 0 * case.batch.groups
-    ),
+    "advantage-order.group": lambda case: case.batch.groups,
+    "advantage-order.batch": lambda case: 0 * case.batch.groups,
 }
-"""Words, and [R] the sets within which advantages have another order."""
+"""Key of the catalogue, and [R] the sets within which advantages have another order."""
 
 
 def _exchanged(case: Case, of: Callable[[Case], I64]) -> Breakdown:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_cli.batch import F64, Batch, Segments
+from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.verify.causes.compared import Compared
 from grpo_cli.commands.verify.compare import largest
 from grpo_cli.commands.verify.expected import Flags
@@ -38,8 +38,12 @@ class Case(Compared):
 
     def weighted(self, policy: F64, kl: F64 | None = None, batch: Batch | None = None) -> Breakdown:
         """The record with other weights of its tokens, [N], and of those of the KL."""
-        own = None if kl is None else _weighing(kl)
-        return self.evaluated(batch, aggregate=_weighing(policy), kl_aggregate=own)
+        ones = np.ones(self.batch.responses.count)
+        own, of_kl = (
+            None if tokens is None else solved(Weights(ones, None, 1.0, "solved", tokens))
+            for tokens in (policy, kl)
+        )
+        return self.evaluated(batch, aggregate=own, kl_aggregate=of_kl)
 
     def with_record(self, **changed: Any) -> Breakdown:
         """The record with other columns, or another mask, as written."""
@@ -192,8 +196,6 @@ class Case(Compared):
         return self.gradient - self.without_policy.gradient
 
 
-def _weighing(tokens: F64) -> Bound:
-    def aggregate(responses: Segments) -> Weights:
-        return Weights(np.ones(responses.count), None, 1.0, "solved", tokens)
-
-    return Bound("solved", Choice(aggregate), {})
+def solved(weights: Weights) -> Bound:
+    """An aggregation of these weights."""
+    return Bound("solved", Choice(lambda: weights), {})

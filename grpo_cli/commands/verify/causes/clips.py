@@ -14,6 +14,7 @@ from grpo_cli.commands.solving import roundest
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued, is_typed, swapped
 from grpo_cli.commands.verify.expected import Flags
+from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Surrogate, side, unbound
@@ -337,33 +338,28 @@ def weights(case: Case) -> Iterator[Cause]:
         return
     cap, other = caps
     at_other = f"bound at {'1 + ε_high' if other > cap else 'ε_high'} = {other:g}"
-    bounds = (
-        ("", "", cap),
-        ("cispo-uncapped", "bound missing: the weight is not clipped", np.inf),
-        ("cispo-bound", at_other, other),
-    )
-    for (row, of_bound, number), (kind, words) in product(bounds, _FLOWS.items()):
-        if row or kind:
-            both = ", and ".join(filter(None, (of_bound, words)))
+    bounds = {"": cap, "cispo-uncapped": np.inf, "cispo-bound": other}
+    for (row, number), kind in product(bounds.items(), _FLOWS):
+        named = [worded(key)[1] for key in (row, kind) if key not in ("", "cispo-bound")]
+        if row == "cispo-bound":
+            named.insert(0, at_other)
+        if named:
             moving, cut = kind == "cispo-weight-gradient", kind == "cispo-gradient-cut"
             made = partial(_with_cap, cap=number, moving=moving, cut=cut)
-            yield Cause(kind or row, both, made, adds_to=(of_bound,) if row and kind else ())
-    for row, of_bound, number in bounds:
-        simpler = "ratio instead of the weight times the log-prob (ρ·A)"
-        words = simpler + ("" if number == np.inf else f", bounded above at {number:g}")
-        words += f", and {of_bound}" if row == "cispo-bound" else ""
-        unclipped = Bound("unclipped", Choice(_at_most(number)), {})
-        cause = swapped("cispo-as-ratio", "surrogate", words, unclipped)
-        yield cause._replace(adds_to=() if words == simpler else (simpler,))
+            simpler = (named[0],) if row and kind else ()
+            yield Cause(kind or row, ", and ".join(named), made, adds_to=simpler)
+    for row, number in bounds.items():
+        mistake, simple = worded("cispo-as-ratio")
+        words = simple + ("" if number == np.inf else f", bounded above at {number:g}")
+        words += f", and {at_other}" if row == "cispo-bound" else ""
+        cause = swapped(
+            mistake, "surrogate", words, Bound("unclipped", Choice(_at_most(number)), {})
+        )
+        yield cause._replace(adds_to=() if words == simple else (simple,))
 
 
-_FLOWS = {
-    "": "",
-    "cispo-weight-gradient": "stop-gradient on the weight missing: a gradient flows through the "
-    "ratio as well",
-    "cispo-gradient-cut": "gradient cut where the weight is capped: these tokens have none",
-}
-"""What flows through CISPO's weight → its words."""
+_FLOWS = ("", "cispo-weight-gradient", "cispo-gradient-cut")
+"""What flows through CISPO's weight."""
 
 
 def _caps(surrogate: Bound) -> tuple[float, float] | None:

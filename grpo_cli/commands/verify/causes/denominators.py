@@ -9,13 +9,12 @@ from itertools import product
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes.case import Case
+from grpo_cli.commands.verify.causes.case import Case, solved
 from grpo_cli.commands.verify.causes.cause import Cause, is_typed
 from grpo_cli.commands.verify.compare import largest
 from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.mistakes import worded
 from grpo_cli.objective.breakdown import Breakdown
-from grpo_cli.objective.choice import Bound, Choice
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import ENTROPY, KL
 
@@ -232,7 +231,12 @@ _TIMES: Mapping[str, Divisor] = {
     "responses in a group": lambda case: _count(case) / _groups(case),
     "accumulation steps": lambda case: accumulation_steps(case),
 }
-"""What a term may be multiplied or divided by once more."""
+"""What a mean may be over, and so what a term may be multiplied or divided by once more."""
+
+
+def batch_count(case: Case, of: str) -> tuple[str, float]:
+    """One of these counts: its name, and the number of the record."""
+    return f"the number of {of}", _of_one(case, _TIMES[of])
 
 
 def _with_denominator(case: Case, name: str, form: str, of: Divisor, steps: float) -> Breakdown:
@@ -366,8 +370,8 @@ def _causes(case: Case, form: str, divisor: float, factor: F64) -> Iterator[Caus
         yield Cause("factor", words, made, by_record=True, unnamed=not is_typed(usual, digits=2))
     else:
         words = f"denominator: your loss {_divided(form)}{divisor:.6g}; {meant}"
-        solved = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
-        yield Cause("denominator-other", words, solved, by_record=True, unnamed=not is_whole)
+        made = partial(_with_weights, numerator=numerator, divisor=lambda _: divisor)
+        yield Cause("denominator-other", words, made, by_record=True, unnamed=not is_whole)
 
 
 LENGTHS = (*range(2, 65), *(2**power for power in range(7, 18)), *range(100, 32_001, 100))
@@ -450,9 +454,5 @@ def _further_divisors(case: Case) -> dict[str, float]:
 def _with_weights(case: Case, numerator: Numerator, divisor: Divisor) -> Breakdown:
     records, by = case.batch.records, _of_one(case, divisor)
     each = records.spread(np.broadcast_to(divisor(case), records.count))
-    shape, many = numerator(case), records.count > 1
-
-    def aggregate() -> Weights:
-        return Weights(shape, None, each if many else by, "solved")
-
-    return case.evaluated(aggregate=Bound("solved", Choice(aggregate), {}), kl_aggregate=None)
+    weights = Weights(numerator(case), None, each if records.count > 1 else by, "solved")
+    return case.evaluated(aggregate=solved(weights), kl_aggregate=None)

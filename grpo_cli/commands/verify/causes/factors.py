@@ -9,7 +9,12 @@ import numpy as np
 
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import Cause, catalogued
-from grpo_cli.commands.verify.causes.denominators import LENGTH_FLAGS, LENGTHS, constant_length
+from grpo_cli.commands.verify.causes.denominators import (
+    LENGTH_FLAGS,
+    LENGTHS,
+    batch_count,
+    constant_length,
+)
 from grpo_cli.objective.terms import KL, POLICY
 from grpo_cli.terminal.numbers import is_round
 
@@ -21,13 +26,10 @@ def negative(case: Case) -> Iterator[Cause]:
     if case.gradient is not None or case.loss is not None:
         if not case.breakdown.advantage.any():
             yield catalogued("kl-sign", partial(Case.with_coefficient, name=KL, factor=-1.0))
-        words = "wrong sign: your loss is the negative of the computed loss (loss = −objective)"
         made = partial(Case.everything_times, factor=-1.0)
-        yield Cause("loss-sign", words, made, by_record=True)
+        yield catalogued("loss-sign", made, by_record=True)
         if (kl := case.breakdown.term(KL)) is not None and kl.active:
-            words = "wrong sign of the policy term: it is not negated, and the KL is right"
-            made = partial(Case.everything_times, factor=-1.0, only=POLICY)
-            yield Cause("loss-sign", words, made, by_record=True)
+            yield catalogued("loss-sign.policy", partial(made, only=POLICY), by_record=True)
 
 
 def separate_factors(case: Case) -> Iterator[Cause]:
@@ -132,15 +134,8 @@ def _stated(case: Case, names: Sequence[str]) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def batch_counts(case: Case) -> Iterator[tuple[str, float]]:
-    """Yields what a mean over the batch may be over."""
-    batch = case.batch
-    yield "the number of responses", float(batch.responses.count)
-    yield "the number of tokens", float(batch.responses.total)
-    yield "the number of groups", float(batch.group_count)
-
-
 def _counts(case: Case) -> Iterator[tuple[str, float]]:
     yield from _stated(case, ("max_completion_length", "response_length"))
-    yield from batch_counts(case)
+    for of in ("responses", "tokens", "groups"):
+        yield batch_count(case, of)
     yield "the denominator", float(case.breakdown.denominator[0])

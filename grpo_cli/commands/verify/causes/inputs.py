@@ -11,7 +11,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, Segments
 from grpo_cli.commands.verify.causes.case import Case
-from grpo_cli.commands.verify.causes.cause import Cause, parametric, tapped
+from grpo_cli.commands.verify.causes.cause import Cause, catalogued, parametric, tapped
 from grpo_cli.commands.verify.causes.choices import scaled_ratio
 from grpo_cli.commands.verify.compare import HALF, to_half
 from grpo_cli.objective.breakdown import Breakdown
@@ -50,23 +50,20 @@ def _shifted(values: F64, written: Segments, by: int, fill: str) -> F64:
 
 
 _NEIGHBOUR = "are shifted by one token: each token has the value of the {} one"
+_WAYS = ((1, _NEIGHBOUR.format("previous")), (-1, _NEIGHBOUR.format("next")))
 CHANGES: tuple[tuple[str, str, Change], ...] = (
     *(
         ("log-probs-rounded", f"were rounded to {kind}", lambda x, _, kind=kind: to_half(x, kind))
         for kind in HALF
     ),
     *(
-        ("log-probs-shifted", _NEIGHBOUR.format(where), partial(_shifted, by=by, fill=fill))
-        for by, where in ((1, "previous"), (-1, "next"))
+        ("log-probs-shifted", words, partial(_shifted, by=by, fill=fill))
+        for by, words in _WAYS
         for fill in ("zero", "repeated")
     ),
     *(
-        (
-            "packed-boundary",
-            f"{_NEIGHBOUR.format(where)}, across responses",
-            lambda x, _, by=by: np.roll(x, by),
-        )
-        for by, where in ((1, "previous"), (-1, "next"))
+        ("packed-boundary", f"{words}, across responses", lambda x, _, by=by: np.roll(x, by))
+        for by, words in _WAYS
     ),
     ("zero-filled", "are 0: they are missing and were filled", lambda x, _: np.zeros_like(x)),
 )
@@ -89,9 +86,9 @@ def columns(case: Case) -> Iterator[Cause]:
 # ---- scaled: another temperature, another base ---------------------------------------------------
 
 _BASES: Mapping[str, float] = {
-    "log-probs in base 2 (2^x instead of e^x): multiply them by ln 2": math.log(2.0),
-    "log-probs in base 2 (divided by ln 2) instead of natural ones": 1.0 / math.log(2.0),
-    "log-probs in base 10 (10^x instead of e^x): multiply them by ln 10": math.log(10.0),
+    "ratio-base.two": math.log(2.0),
+    "ratio-base.bits": 1.0 / math.log(2.0),
+    "ratio-base.ten": math.log(10.0),
 }
 
 
@@ -112,11 +109,11 @@ def bases(case: Case) -> Iterator[Cause]:
     """Yields log-probs of another base, in all columns alike."""
     names = tuple(name for name in _NAMES if getattr(case.batch, name) is not None)
     if "log_probs_new" in names:
-        for words, number in _BASES.items():
-            yield Cause("ratio-base", words, partial(_rescaled, number=number, names=names))
-            yield Cause(
-                "ratio-base", f"{words}, only in the ratio", partial(_in_ratio, number=number)
-            )
+        for key, number in _BASES.items():
+            cause = catalogued(key, partial(_rescaled, number=number, names=names))
+            yield cause
+            in_ratio = partial(_in_ratio, number=number)
+            yield cause._replace(words=f"{cause.words}, only in the ratio", evaluate=in_ratio)
 
 
 def _in_ratio(case: Case, number: float) -> Breakdown:

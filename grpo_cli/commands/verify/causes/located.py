@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import environ
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grpo_cli.batch import F64, I64
-from grpo_cli.commands.verify.causes import denominators, factors, masks
+from grpo_cli.commands.verify.causes import denominators, masks
 from grpo_cli.commands.verify.causes.case import Case
 from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT
 from grpo_cli.commands.verify.expected import Flags
@@ -130,7 +130,8 @@ def ratio_words(case: Case) -> str:
     if not readable:
         return ""
     count = max(abs(factor), 1.0 / abs(factor))
-    alike = (x for x in _counts(case) if x[1] > 1 and abs(x[1] - count) <= 1e-5 * count)
+    counts = (denominators.batch_count(case, of) for of in _OVER)
+    alike = (x for x in counts if 1.0 < x[1] == round(x[1]) and abs(x[1] - count) <= 1e-5 * count)
     name, count = next(alike, ("", count))
     more = abs(factor) > 1.0
     done = f"is missing, divide by {count:g}" if more else "may be taken twice"
@@ -138,13 +139,8 @@ def ratio_words(case: Case) -> str:
     return f"your loss is the computed one times {factor:.5g}{why}"
 
 
-def _counts(case: Case) -> Iterator[tuple[str, float]]:
-    """Yields what a mean may be over; a count of 1 changes nothing."""
-    yield "the number of accumulation steps", denominators.accumulation_steps(case)
-    sizes = np.bincount(case.batch.groups)
-    if (sizes == sizes[0]).all():
-        yield "the number of responses in a group", float(sizes[0])
-    yield from factors.batch_counts(case)
+_OVER = ("accumulation steps", "responses in a group", "responses", "tokens", "groups")
+"""What a mean may be over; of equal counts the first is named."""
 
 
 def _outside(case: Case) -> Found:

@@ -64,13 +64,13 @@ def _per_token(case: Case) -> F64 | None:
     return None if rewards is None else rewards / np.maximum(case.batch.responses.lengths, 1)
 
 
-_REWARDS: Mapping[str, tuple[Callable[[Case], F64 | None], str]] = {
-    "": (own_rewards, ""),
-    "reward functions are not weighted: reward_weights is ignored": (_unweighted, "reward-weights"),
-    "the KL is subtracted from the rewards as well": (_less_kl, "kl-in-reward-twice"),
-    "the rewards are divided by the lengths of their responses": (_per_token, "reward-per-token"),
+_REWARDS: Mapping[str, Callable[[Case], F64 | None]] = {
+    "": own_rewards,
+    "reward-weights": _unweighted,
+    "kl-in-reward-twice": _less_kl,
+    "reward-per-token": _per_token,
 }
-"""What the rewards are → how they are computed, and the mistake."""
+"""What the rewards are, by the mistake."""
 
 Sets = tuple[I64, Flags]
 """[R] the set that each response is compared with, and whether it counts in its own."""
@@ -89,66 +89,50 @@ def _half(case: Case) -> Sets:
     return _of(_rows(case) // max((case.batch.responses.count + 1) // 2, 1))
 
 
+def _blocks(case: Case) -> Sets:
+    return _of(_rows(case) // int(np.bincount(case.batch.groups).max()))
+
+
 def _rows(case: Case) -> I64:
     return np.arange(case.batch.responses.count)
 
 
-_GROUP, _BATCH, _STRIDE = "the group", "the batch, over all groups", "group-stride"
-_SETS: Mapping[str, tuple[Callable[[Case], Sets | None], str]] = {
-    _GROUP: (lambda case: _of(case.batch.groups), ""),
-    _BATCH: (lambda case: _of(0 * _rows(case)), "batch-as-one-group"),
-    "the group's responses that are not masked entirely (truncated ones are left out)": (
-        _filled,
-        "masked-response-votes",
-    ),
-    "each half of the batch (a rank's part)": (_half, "batch-as-one-group"),
-    "group-stride.every": (lambda case: _of(_rows(case) % case.batch.group_count), "group-stride"),
-    "group-stride.blocks": (
-        lambda case: _of(_rows(case) // int(np.bincount(case.batch.groups).max())),
-        "group-stride",
-    ),
-    "group-stride.later": (lambda case: _of(np.roll(case.batch.groups, 1)), "group-stride"),
+_GROUP, _BATCH, _STRIDE = "the group", "batch-as-one-group", "group-stride"
+_SETS: Mapping[str, Callable[[Case], Sets | None]] = {
+    _GROUP: lambda case: _of(case.batch.groups),
+    _BATCH: lambda case: _of(0 * _rows(case)),
+    "masked-response-votes": _filled,
+    "batch-as-one-group.half": _half,
+    "group-stride.every": lambda case: _of(_rows(case) % case.batch.group_count),
+    "group-stride.blocks": _blocks,
+    "group-stride.later": lambda case: _of(np.roll(case.batch.groups, 1)),
 }
-"""Over what the centre and the scale are; a key of the catalogue where that has the words."""
+"""Over what the centre and the scale are: the group, or a mistake of the catalogue."""
 
 
 def _std(r: F64, ddof: int) -> float:
     return float(r.std(ddof=ddof)) if len(r) > ddof else 0.0
 
 
-_LOO = "leave-one-out: centred on the mean of the other responses"
-_CENTRES: Mapping[str, tuple[Statistic, str, str]] = {
-    "mean": (np.mean, "centred on the group's mean", "centre"),
-    "0": (lambda _: 0.0, "the rewards are not centred (no baseline)", "centre"),
-    "median": (np.median, "centred on the group's median", "centre"),
-    "mean of the others": (lambda r: (r.sum() - r) / max(len(r) - 1, 1), _LOO, "leave-one-out"),
-    "reward of the first response": (lambda r: r[0], "", "centre"),
+_CENTRES: Mapping[str, tuple[Statistic, str]] = {
+    "mean": (np.mean, "centre.mean"),
+    "0": (lambda _: 0.0, "centre.none"),
+    "median": (np.median, "centre.median"),
+    "mean of the others": (lambda r: (r.sum() - r) / max(len(r) - 1, 1), "leave-one-out"),
+    "reward of the first response": (lambda r: r[0], ""),
 }
-_BY_STD = "divided by the group's std"
-_SCALES: Mapping[str, tuple[Statistic, str, str]] = {
-    "std (ddof 1)": (partial(_std, ddof=1), f"{_BY_STD} (ddof 1)", "std-or-not"),
-    "std (ddof 0)": (partial(_std, ddof=0), f"{_BY_STD} (ddof 0)", "std-or-not"),
-    "1": (lambda _: 1.0, "not divided by the std", "std-or-not"),
-    "variance": (
-        lambda r: _std(r, 1) ** 2,
-        "divided by the variance (std²) instead of the std",
-        "scale-other",
-    ),
-    "variance (ddof 0)": (
-        lambda r: _std(r, 0) ** 2,
-        "divided by the variance (ddof 0) instead of the std",
-        "scale-other",
-    ),
-    "range": (np.ptp, "divided by the range (max − min) instead of the std", "scale-other"),
-    "mean absolute deviation": (
-        lambda r: np.abs(r - r.mean()).mean(),
-        "divided by the mean absolute deviation instead of the std",
-        "scale-other",
-    ),
-    "root (ddof 1)": (partial(_std, ddof=1), "ε added to the variance, inside the root", "std-eps"),
-    "root (ddof 0)": (partial(_std, ddof=0), "ε added to the variance, inside the root", "std-eps"),
+_SCALES: Mapping[str, tuple[Statistic, str]] = {
+    "std (ddof 1)": (partial(_std, ddof=1), "std-or-not.ddof1"),
+    "std (ddof 0)": (partial(_std, ddof=0), "std-or-not.ddof0"),
+    "1": (lambda _: 1.0, "std-or-not"),
+    "variance": (lambda r: _std(r, 1) ** 2, "scale-other.variance"),
+    "variance (ddof 0)": (lambda r: _std(r, 0) ** 2, "scale-other.variance0"),
+    "range": (np.ptp, "scale-other.range"),
+    "mean absolute deviation": (lambda r: np.abs(r - r.mean()).mean(), "scale-other.deviation"),
+    "root (ddof 1)": (partial(_std, ddof=1), "std-eps.root"),
+    "root (ddof 0)": (partial(_std, ddof=0), "std-eps.root"),
 }
-"""What a statistic is → how it is computed, what it is called of a group, and the mistake."""
+"""What a statistic is → how it is computed, and the mistake that it is of a group."""
 
 _LONE = ("advantage 0", "its reward as its advantage")
 EPS = (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -172,10 +156,10 @@ class Formula(NamedTuple):
     eps: float
 
 
-def _part(case: Case, table: Mapping[str, tuple[Callable[[Case], Any], str]], name: str) -> Any:
+def _part(case: Case, table: Mapping[str, Callable[[Case], Any]], name: str) -> Any:
     """The rewards of a name, or the sets; None where the record has none of that name."""
     if (key := (name, "")) not in case.statistics:
-        case.statistics[key] = table[name][0](case)
+        case.statistics[key] = table[name](case)
     return case.statistics[key]
 
 
@@ -410,32 +394,28 @@ def _with(case: Case, formula: Formula) -> Breakdown:
 
 
 _WHOLE = {
-    (("0", _GROUP), ("1", _GROUP)): ("centre", "raw rewards instead of advantages"),
-    (("mean", _GROUP), ("1", _GROUP)): (
-        "std-or-not",
-        "group-mean: advantages not divided by the std",
-    ),
-    (("mean", _BATCH), ("std (ddof 1)", _BATCH)): (
-        "batch-as-one-group",
-        "batch-whiten: mean and std of the batch, groups ignored",
-    ),
+    (("0", _GROUP), ("1", _GROUP)): "centre.raw",
+    (("mean", _GROUP), ("1", _GROUP)): "std-or-not.mean",
+    (("mean", _BATCH), ("std (ddof 1)", _BATCH)): "batch-as-one-group.whiten",
 }
-"""Centre and scale → the mistake and its words, of formulas that have a name."""
+"""Centre and scale → the mistake, of formulas that have a name."""
 
 
 def _words(own: Formula, other: Formula, settings: Collection[str]) -> list[tuple[str, str]]:
     """The mistakes, and what each is called: the parts that are other ones."""
     rows: list[tuple[str, str]] = []
     if own.rewards != other.rewards:
-        rows.append((_REWARDS[other.rewards][1], other.rewards))
+        rows.append(worded(other.rewards))
     (centre, of), (scale, by) = other.centre, other.scale
     both = of == by and of != own.centre[1] and by != own.scale[1]
     same = centre == own.centre[0] and scale in (own.scale[0], "1")
     if own[1:3] != other[1:3] and other[1:3] in _WHOLE:
-        rows.append(_WHOLE[other[1:3]])
+        rows.append(worded(_WHOLE[other[1:3]]))
     elif both and same:
-        words = f"mean and std of the advantages are over {of}"
-        rows.append(worded(of) if of.startswith(_STRIDE) else (_SETS[of][1], words))
+        mistake, words = _set(of)
+        is_stride = of.startswith(_STRIDE)
+        words = words if is_stride else f"mean and std of the advantages are over {words}"
+        rows.append((mistake, words))
     else:
         if own.centre != other.centre:
             rows.append(_of_centre(own, other))
@@ -452,24 +432,26 @@ def _words(own: Formula, other: Formula, settings: Collection[str]) -> list[tupl
     return rows
 
 
-def _called(of: str) -> str:
-    return worded(of)[1] if of.startswith(_STRIDE) else of
+def _set(of: str) -> tuple[str, str]:
+    """The mistake of another set of responses, "" of the group, and what the set is called."""
+    return ("", of) if of == _GROUP else worded(of)
 
 
 def _of_centre(own: Formula, other: Formula) -> tuple[str, str]:
     (name, of), moved = other.centre, other.centre[1] != own.centre[1]
-    _, words, mistake = _CENTRES[name]
+    of_set, called = _set(of)
+    mistake, words = worded(_CENTRES[name][1]) if _CENTRES[name][1] else ("centre", "")
     if of.startswith(_STRIDE) and moved and name == own.centre[0]:
-        return worded(of)
+        return of_set, called
     if name == "mean" and own.centre[0] == "mean of the others":
         mistake = "leave-one-out"
     if name != "0" and moved:
-        mistake = _SETS[of][1] or mistake
+        mistake = of_set or mistake
     if of == _GROUP and words:
         return mistake, words
     if of == _BATCH and name == "mean":
-        return mistake, f"centred on the mean of {of}"
-    return mistake, f"baseline: the {name} of {_called(of)} instead of the {own.centre[0]}"
+        return mistake, f"centred on the mean of {called}"
+    return mistake, f"baseline: the {name} of {called} instead of the {own.centre[0]}"
 
 
 def _ddof(name: str, meant: str, settings: Collection[str]) -> str:
@@ -479,7 +461,7 @@ def _ddof(name: str, meant: str, settings: Collection[str]) -> str:
 
 def _of_scale(own: Formula, other: Formula, settings: Collection[str]) -> tuple[str, str]:
     (name, by), ddof = other.scale, other.scale[0][-2:-1]
-    _, words, mistake = _SCALES[name]
+    (mistake, words), (of_set, called) = worded(_SCALES[name][1]), _set(by)
     if by == _BATCH and name.startswith("std"):
         more = ", ddof 0" if ddof == "0" else ""
         return "std-level", f"batch-std: divided by the std of the batch{more}"
@@ -487,4 +469,4 @@ def _of_scale(own: Formula, other: Formula, settings: Collection[str]) -> tuple[
         return "std-ddof", _ddof(name, own.scale[0], settings)
     if by == _GROUP or name == "1":
         return mistake, words
-    return _SETS[by][1] or mistake, f"divided by the {name} of {_called(by)}"
+    return of_set or mistake, f"divided by the {name} of {called}"
