@@ -239,7 +239,7 @@ def _checked(event: Event, steps: Steps, run: Run) -> Event:
     if event.first.is_single and event.first.metric in UPDATE:
         past = (steps[one].worst.get("ratio") for one in range(max(at - PAST, 0), at))
         usual = max((place.value for place in past if place is not None), default=math.inf)
-        known = at_one_place(now, usual) or known
+        known = at_one_place(now, run.plan, usual) or known
     return replace(event, cause=at_one_token([event.first, *event.others], now, before) or known)
 
 
