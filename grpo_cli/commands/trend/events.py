@@ -34,7 +34,7 @@ from grpo_cli.commands.trend.watched import (
     remedy,
     watch,
 )
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import and_more, counted, shown
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -252,8 +252,7 @@ class Event(Answer):
     @property
     def _moved(self) -> str:
         """What the metrics were before and are since."""
-        found = self._measured
-        return ", ".join(map(_with_others, found[:_NAMED])) + _more(found, _NAMED)
+        return and_more([*map(_with_others, self._measured)], _NAMED)
 
     @property
     def _has_medians(self) -> bool:
@@ -273,8 +272,8 @@ class Event(Answer):
         """Those of its metrics that changed later, one of each family."""
         first: dict[str, Finding | None] = dict.fromkeys(map(_family, self._listed))
         later = [one for one in self._later if first.setdefault(_family(one), one) is one]
-        names = [f"{in_short(one)} (step {one.onset})" for one in later[:_THEN]]
-        return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
+        names = [f"{in_short(one)} (step {one.onset})" for one in later]
+        return f"; then {and_more(names, _THEN)}" if later else ""
 
     @property
     def checked_there(self) -> list[Checked]:
@@ -501,7 +500,3 @@ def _with_others(findings: Sequence[Finding]) -> str:
     others = len({one.metric for one in findings}) - 1
     more = f" ({counted(others, f'other {measure(findings[0])} metric')} moved too)"
     return in_numbers(findings[0]) + more * bool(others)
-
-
-def _more(findings: Sequence[Any], named: int) -> str:
-    return f" and {len(findings) - named} more" if len(findings) > named else ""
