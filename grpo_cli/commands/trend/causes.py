@@ -26,7 +26,7 @@ from grpo_cli.commands.trend.onsets import (
 )
 from grpo_cli.commands.trend.step import SURE, WARNING, Finding, Steps
 from grpo_cli.commands.trend.sums import OF_ENVIRONMENT, OF_SPREAD, PROMPT
-from grpo_cli.commands.trend.watched import DOWN, UP, VERIFIER, meaning
+from grpo_cli.commands.trend.watched import DOWN, UP, VERIFIER
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
@@ -148,7 +148,7 @@ def _telling_metric(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Updates that follow the rewards with the sign turned, or responses that have one length."""
     for one in _named(found, _OF_UPDATES, "at_longest", "copies", "unmoved"):
         if one.row is not None:
-            words, fix = meaning(one.row, one.direction), one.row.fix
+            words, fix = one.row.meaning(one.direction), one.row.fix
             if one.row.name == _OF_UPDATES and _is_negative(one, steps):
                 words, fix = _REVERSED, _SIGN_OF_LOSS
             return Cause(words, fix, first=one, has_reason=True)

@@ -30,7 +30,6 @@ from grpo_cli.commands.trend.watched import (
     RANKS,
     SIGNED,
     UP,
-    meaning,
     remedy,
     watch,
 )
@@ -302,7 +301,7 @@ class Event(Answer):
         one, row = self.first, self.first.row
         away = UP if AWAY in one.sentence else DOWN
         direction = away if one.metric == SIGNED else one.direction
-        words = "" if row is None else meaning(row, direction)
+        words = "" if row is None else row.meaning(direction)
         if one.kind == LIMIT and _family(one) == "mismatch":
             words = "engine and trainer differ"  # nothing says that they ever did not
             words += ", as where the engine has older weights" * (one.severity == INFO)
