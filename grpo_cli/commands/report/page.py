@@ -12,7 +12,7 @@ from grpo_cli.commands.page.page import deflated, html, still_totals
 from grpo_cli.commands.report.groups import choose, limit_tokens, read_groups, worst_in
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event, measure
-from grpo_cli.commands.trend.metrics import legend, metric, unit
+from grpo_cli.commands.trend.metrics import legend, metric, unit, worst_kind
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
 from grpo_cli.commands.trend.questions.at import metrics_at
@@ -73,7 +73,7 @@ def page_of(
         whole["others"] = [named]
         places_of = {number: at for at, number in enumerate(steps.numbers)}
         for one in whole["metrics"]:
-            values = [*(steps.values(one["name"]) if one["name"] in steps.metrics else ()), None]
+            values = [*steps.values(one["name"]), None]
             row = [values[places_of.get(at, -1)] for at in whole["steps"]]
             one["others"] = [row]
     first, last = places[0], places[-1]
@@ -215,8 +215,7 @@ def _facts(event: Event) -> list[tuple[str, str]]:
 
 def _color(finding: Finding) -> str | None:
     """What shows a finding best: a quantity that tokens can be coloured by."""
-    column = metric(finding.metric)
-    worst = None if column is None else column.worst
+    worst = worst_kind(finding.metric)
     return "log_prob" if worst == "nll" else worst
 
 

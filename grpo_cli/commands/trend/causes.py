@@ -15,7 +15,7 @@ from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.check.record_view import name_token
 from grpo_cli.commands.show.batch import show_rows
 from grpo_cli.commands.trend.findings import COPIED_REFERENCE
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import worst_kind
 from grpo_cli.commands.trend.onsets import (
     FUTURE,
     LEAST_FUTURE,
@@ -325,8 +325,8 @@ def at_one_token(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
         found: the findings of an event, the first that is likely the cause first.
         now, before: the records of the step at which it began, and of the one before.
     """
-    columns = (METRICS.get(one.metric) for one in found if one.severity == WARNING)
-    kind = next((one.worst for one in columns if one is not None and one.worst in _KINDS), None)
+    kinds = (worst_kind(one.metric) for one in found if one.severity == WARNING)
+    kind = next((one for one in kinds if one in _KINDS), None)
     if kind is None or (shares := _shares(now, kind)) is None:
         return None
     tokens, texts = shares

@@ -298,6 +298,8 @@ class Event(Answer):
     @property
     def _fact(self) -> str:
         """What changed, in plain words: what the numbers say, or a cause that they prove."""
+        if self.cause is not None and self.cause.is_certain:
+            return self.cause.words
         one, row = self.first, self.first.row
         away = UP if AWAY in one.sentence else DOWN
         direction = away if one.metric == SIGNED else one.direction
@@ -307,20 +309,15 @@ class Event(Answer):
             words += ", as where the engine has older weights" * (one.severity == INFO)
         if one.severity == INFO and row in _SURENESS and one.direction == DOWN:
             words = "the policy became surer of its tokens as its reward rose"
-        if self.cause is not None and self.cause.is_certain:
-            words = self.cause.words
-        elif one.kind in (IMPOSSIBLE, STUCK) or not words:
+        if one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = in_short(one)
-        proven = self.cause is not None and self.cause.is_certain
-        return words + (" for one step" if one.is_single and not proven else "")
+        return words + " for one step" * one.is_single
 
     @property
     def guess(self) -> str:
         """What may have caused it, without proof."""
-        if isinstance(cause := self._explained_by, Cause):
+        if (cause := self._explained_by) is not None:
             return "" if cause.is_certain else cause.words
-        if cause is not None:
-            return found[0] if (found := _CLAUSE.match(cause.message)) else ""
         moved = self.first.metric in UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
 
@@ -329,17 +326,20 @@ class Event(Answer):
         return f"; likely: {guess}" if (guess := self.guess) else ""
 
     @property
-    def _explained_by(self) -> Cause | Checked | None:
+    def _explained_by(self) -> Cause | None:
         """Its cause, or what ``grpo check`` found where it began if that may be the reason."""
         found = next(iter(self.checked_there), None)
-        return found if self.cause is None or (found and self.cause.has_reason) else self.cause
+        if found is None or (self.cause is not None and not self.cause.has_reason):
+            return self.cause
+        clause = _CLAUSE.match(found.message)
+        return Cause(clause[0] if clause else "", found.finding.advice, is_certain=False)
 
     @property
     def fix(self) -> str:
         """The usual remedy; "" for an info, or if none is known."""
         row = self.first.row
         if (cause := self._explained_by) is not None:
-            return cause.fix if isinstance(cause, Cause) else cause.finding.advice
+            return cause.fix
         if self.first.kind == IMPOSSIBLE:
             return "" if self.first.direction else NOT_FINITE
         if row is None or self.severity == INFO:

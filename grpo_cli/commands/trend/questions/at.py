@@ -15,7 +15,7 @@ from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.report.groups import Choice, pointed_at, read_groups, worst_in
 from grpo_cli.commands.trend.answer import of_steps, trend_of
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import worst_kind
 from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, levels, medians
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Place, Step, Steps
@@ -82,8 +82,7 @@ class StepAnswer(Answer):
         """The worst places of a step: its findings, or else what is unusual; or all."""
         found = [one.metric for one in self.findings]
         unusual = [one.name for one in self.metrics if abs(one.size or 0.0) >= UNUSUAL]
-        columns = (METRICS.get(name) for name in found or unusual)
-        kinds = {one.worst for one in columns if one is not None}
+        kinds = {*map(worst_kind, found or unusual)}
         return {kind: one for kind, one in self.worst.items() if kind in kinds} or self.worst
 
 
@@ -114,8 +113,7 @@ def answer_of_step(run: Run | Steps, flags: Flags, at: int) -> tuple[StepAnswer,
             _by_size(one),
         ),
     )
-    columns = (METRICS.get(one.name) for one in metrics)
-    kinds = [*dict.fromkeys([*(one.worst for one in columns if one and one.worst), *step.worst])]
+    kinds = dict.fromkeys([*filter(None, (worst_kind(one.name) for one in metrics)), *step.worst])
     worst = {kind: step.worst[kind] for kind in kinds if kind in step.worst}
     if records is not None:
         groups = _groups(step, worst, records)
