@@ -22,7 +22,7 @@ from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import Command, displayed
 from grpo_cli.errors import GrpoError, also_unknown, nearest
 from grpo_cli.terminal.messages import say, tell
-from grpo_cli.terminal.numbers import shell_line
+from grpo_cli.terminal.numbers import and_more, shell_line
 from grpo_cli.version import VERSION
 
 BUG = 70
@@ -215,9 +215,8 @@ def _option_meant(flag: str) -> str:
     if flag == "--step" and "--where" in own and (step := _typed_value(flag)).isdecimal():
         return f"write --where step=={step}"
     if others := [name for name, flags in flags_of.items() if flag in flags]:
-        more = f" and {len(others) - 3} more" if others[3:] else ""
         have = "have" if others[1:] else "has"
-        return f"{', '.join(others[:3])}{more} {have} it (grpo help {flag})"
+        return f"{and_more(others, 3)} {have} it (grpo help {flag})"
     parameter = parameter_of(flag.lstrip("-").replace("-", "_"))
     if parameter and "--param" in own:
         spelled = f"--{parameter.replace('_', '-')}"

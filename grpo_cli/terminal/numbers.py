@@ -53,6 +53,12 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def and_more(names: Sequence[str], most: int) -> str:
+    """The first names between commas, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def percent(value: float | None) -> str:
     """A share in percent with two decimals; nothing as a dash."""
     return "–" if value is None else f"{value:.2%}"

@@ -131,6 +131,8 @@ def test_totals_are_not_touched(path: Path) -> None:
     assert some["batches"] == [one for one in all_of_them["batches"] if one["step"] == 1]
     assert _lines(*batches, "--having", "step==1", "--only", "step,records") == ["1\t2"]
     assert "mean of 2 batches" in run(*batches, "--having", "step==1").stdout
+    none = run(*batches, "--having", "step==9")
+    assert (none.exit_code, "keeps 0 of 2 batches" in none.stderr) == (0, True)
 
 
 @each("batch", ["input", "record", "step"])

@@ -22,6 +22,7 @@ from grpo_cli.objective.arithmetic.exact_sums import ExactSums
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.signature import Parts, common
 from grpo_cli.objective.terms import POLICY
+from grpo_cli.terminal.numbers import and_more
 from grpo_cli.variants.plan import Plan
 
 NUMBERS = (
@@ -313,9 +314,8 @@ class Sides(VariantSums[Side]):
         names = [one.variant for one in self.plans if one.unused_beta(self.first or {})]
         if not names or self.first is None:
             return {}
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        without = f"{', '.join(names[:_NAMED])}{more}"
         beta = f"the records' beta {self.first['beta']}"
+        without = and_more(names, _NAMED)
         return {f"{beta} is not used by variants without a KL: {without}": None}
 
 

@@ -23,7 +23,7 @@ from grpo_cli.commands.compare.answer import (
 from grpo_cli.objective.signature import plain, setting
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import counted, percent, shown_among, visible
+from grpo_cli.terminal.numbers import and_more, counted, percent, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark, mark_rows
 
@@ -177,19 +177,14 @@ def _print_replaced(console: Console, screen: Screen, rows: Sequence[Replaced]) 
             variants = found.setdefault(setting(name, used), {}).setdefault(plain(own), [])
             variants.append(row.variant)
     if found:
-        lines = [
-            f"{text} (default: {'; '.join(f'{own} in {_named(n)}' for own, n in each.items())})"
-            for text, each in found.items()
-        ]
+        lines = []
+        for text, each in found.items():
+            defaults = (f"{own} in {and_more(names, _NAMED)}" for own, names in each.items())
+            lines.append(f"{text} (default: {'; '.join(defaults)})")
         text = "settings taken from the records (--own keeps the variants' own)"
         console.print()
         console.print(wrapped(Text(f"{text}: {', '.join(lines)}"), screen.reading, 2))
         mark(console, "replaced setting", sum(len(row.hyperparameters) for row in rows))
-
-
-def _named(variants: Sequence[str]) -> str:
-    more = f" and {len(variants) - _NAMED:,} more" if len(variants) > _NAMED else ""
-    return ", ".join(variants[:_NAMED]) + more
 
 
 def _print_skipped(console: Console, screen: Screen, skipped: Sequence[Unserved]) -> None:

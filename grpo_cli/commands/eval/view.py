@@ -189,21 +189,13 @@ def print_batches(
     wanted = printing.wanted(batches) if of_batches else batches
     rows = wanted[: printing.limit or None]
     of_totals = printing if of_batches else Printing(level="batch", by=printing.by)
-    columns = [_column(name, rows) for name in of_totals.names_of_totals(batches)]
-    if of_totals.fields is None:
-        columns = [
-            one
-            for one in columns
-            if (
-                one.name not in ("variant", "signature")
-                and any(row.get(one.name) is not None for row in rows)
-                and (one.name != "kl" or any(row["kl"] for row in rows))
-            )
-        ]
-    kept, hidden = fitting(columns, _SPARE_TOTALS if of_totals.fields is None else (), screen.width)
+    fields = of_totals.fields
+    columns = _telling(of_totals.names_of_totals(batches), rows, "batch", fields, printing.by)
+    kept, hidden = fitting(columns, () if fields else spare("batch"), screen.width)
     if 0 < most < len(rows):
         kept = [_ends(one, most, "⋮" if one is kept[0] else "") for one in kept]
-    console.print(grid(kept))
+    if kept:
+        console.print(grid(kept))
     if more := len(wanted) - len(rows):
         console.print(Text(f"… {counted(more, 'more batch', 'more batches')} (use --limit 0)"))
     print_hidden(console, screen, dict.fromkeys(hidden))
@@ -218,14 +210,6 @@ def _ends(whole: Column, most: int, between: str) -> Column:
     first, rest = whole.cells[: most - most // 2], whole.cells[-last:]
     mark = [Text(between.rjust(whole.width), "dim")] if most > 1 else []
     return whole._replace(cells=[*first, *mark, *rest])
-
-
-_SPARE_TOTALS = (
-    *("denominator_of", "empty_responses", "on_policy_records", "entropy", "clip_fraction_low"),
-    *("clip_fraction_high", "ratio_min", "denominator", "dead_groups", "groups", "ratio_max"),
-    *("policy", "ratio_mean", "objective", "responses", "kl", "tokens", "clip_fraction"),
-)
-"""Columns that a narrow terminal leaves out of a batch's line, the first to go first."""
 
 
 def print_rows(
@@ -276,9 +260,7 @@ def _columns(
     numbered = fields is None and level == "record" and all(type(row["id"]) is int for row in rows)
     if numbered and any(row["group"] is not None for row in rows):
         names = (*names[: (at := names.index("id") + 1)], "group", *names[at:])
-    columns = [_column(name, rows) for name in names if rows]
-    columns = columns if fields is not None else [*_telling(columns, rows, level)]
-    return columns, [("", len(rows))] if rows else []
+    return _telling(names, rows, level, fields), [("", len(rows))] if rows else []
 
 
 _SUMMED = (*SUMS, "contribution", ACCUMULATED[-1])
@@ -306,17 +288,25 @@ def _within(records: Sequence[Row], level: Level, by: Sequence[str]) -> Iterator
                 yield about | row
 
 
-def _telling(columns: Sequence[Column], rows: Sequence[Row], level: Level) -> Iterator[Column]:
-    """The columns that say something of these rows."""
-    fields = {field.name: field for field in (*RECORD, *TABLE[level])}
-    for shown_column in columns:
-        field = fields.get(shown_column.name)
-        values = [row.get(shown_column.name) for row in rows]
+def _telling(
+    names: Sequence[str],
+    rows: Sequence[Row],
+    level: Level,
+    asked: Sequence[str] | None,
+    by: Sequence[str] = (),
+) -> list[Column]:
+    """The columns of rows: those that are asked for, or else that say something; ``by``: keys."""
+    fields = {one.name: one for one in (*RECORD, *TABLE[level]) if one.name not in by}
+
+    def says_something(name: str) -> bool:
+        field, values = fields.get(name), [row.get(name) for row in rows]
         equal = all(value == values[0] for value in values)
-        if (field is not None and field.hidden) or (equal and values[0] is None):
-            continue
-        if field is None or not equal or field.usual not in (same, values[0]):
-            yield shown_column
+        if asked is not None or field is None:
+            return asked is not None or not equal or values[0] is not None
+        unknown = values[0] is None or field.usual in (same, values[0])
+        return not (field.hidden or (equal and unknown))
+
+    return [_column(name, rows) for name in names if rows and says_something(name)]
 
 
 def _responses(records: Sequence[Row], limit: int) -> Iterator[tuple[Row, Row, int]]:
@@ -349,9 +339,13 @@ def _token_columns(
     fields: tuple[str, ...] | None, rows: Sequence[tuple[Row, Row, int]], size: Size | None
 ) -> tuple[list[Column], list[tuple[str, int]]]:
     """The columns of the tokens of all responses, and the title of each response's table."""
-    there = {name for _, one, _ in rows for name, values in one["tokens"].items() if values}
-    if not any(any(one["tokens"].get("kl") or ()) for _, one, _ in rows):
-        there.discard("kl")
+    usual_of = {field.name: field.usual for field in TABLE["token"]}
+    there = {
+        name
+        for _, one, _ in rows
+        for name, values in one["tokens"].items()
+        if any(value != usual_of.get(name, ...) for value in values or ())
+    }
     names = fields or [name for name in COLUMNS["token"] if name in there]
     columns = [
         _cells(name, [value for one in rows for value in _of_response(name, *one)])

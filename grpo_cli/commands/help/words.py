@@ -17,7 +17,7 @@ from grpo_cli.commands.trend.metrics import LEGEND, described
 from grpo_cli.hyperparameters import HYPERPARAMETERS
 from grpo_cli.records.fields import canonical_name
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import and_more, shown
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen
 
@@ -109,9 +109,8 @@ def _framework(name: str) -> Word | None:
     rows = [row for row in VARIANTS if row.startswith(f"{name}/")]
     if not rows:
         return None
-    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     meaning = (
-        f"a framework; its objectives are -v {rows[0]}{more}. grpo help recording says how to "
+        f"a framework; its objectives are -v {and_more(rows, 1)}. grpo help recording says how to "
         f"record its losses, and grpo help other_number why two frameworks' differ"
     )
     return Word(name, meaning, f"grpo variants {name}")

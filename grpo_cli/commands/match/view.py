@@ -11,7 +11,7 @@ from rich.text import Text
 
 from grpo_cli.commands.match.answer import CONSTANT_LENGTH, Convention, Matched
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import counted, shown, visible
+from grpo_cli.terminal.numbers import and_more, counted, shown, visible
 from grpo_cli.terminal.prose import as_command, wrapped
 from grpo_cli.terminal.screen import Screen, mark
 
@@ -127,9 +127,8 @@ def _released(answer: Matched) -> Iterator[str]:
     agree = _agreeing(answer, flipped=False)
     flipped = [] if agree else _agreeing(answer, flipped=True)
     if flipped:
-        more = f" and {len(flipped) - _NAMES} more" if len(flipped) > _NAMES else ""
-        names = ", ".join(flipped[:_NAMES])
-        yield f"unmodified variants that give it with the other sign: {names}{more}"
+        names = and_more(flipped, _NAMES)
+        yield f"unmodified variants that give it with the other sign: {names}"
     elif nearest and not agree and abs(nearest.difference) > nearest.tolerance:
         name = nearest.flags or nearest.variants[0]
         none = "no variant with these flags" if " " in name else "no unmodified variant"

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar
 
@@ -15,14 +16,16 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch
 from grpo_cli.commands.page.page import Drawn, blocks, text_fields
+from grpo_cli.commands.trend.answer import of_steps
 from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.origins import StepSource
 from grpo_cli.commands.trend.responses import deviations, means
-from grpo_cli.commands.trend.step import Finding, Place, Steps
+from grpo_cli.commands.trend.run import Run
+from grpo_cli.commands.trend.step import Finding, Place, Step, Steps
 from grpo_cli.commands.trend.sums import NO_NUMBER, Ragged
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import Accumulator
+from grpo_cli.engine.fold import Accumulator, first_pass
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import MissingColumnError
@@ -233,13 +236,6 @@ class KeptGroups(Accumulator[Breakdown | None]):
                         kept.append(raw)
         return DecodedChunk(kept, decoded.keys)
 
-    def add_used(self, used: Chunk | NoLogProbsError) -> None:
-        """Adds records that were read before."""
-        if isinstance(used, NoLogProbsError):
-            self._add_rewards(used)
-        else:
-            self.add(used, self.evaluate(used))
-
     def _add_rewards(self, record: NoLogProbsError) -> None:
         """Adds a record without log-probs to its group, if its step is kept."""
         group, source = record.signal.group, record.source or ""
@@ -320,6 +316,12 @@ class KeptGroups(Accumulator[Breakdown | None]):
             }
             drawn = (step.texts, owner, rows)
             yield Group(group, priority), step.number, drawn
+
+
+def read_groups(run: Run, steps: Sequence[Step], choice: Choice) -> KeptGroups:
+    """The groups of some steps of a run that was read; their records are read again."""
+    make = partial(KeptGroups, Evaluator(run.plan, run.statistics), run.step_source, choice)
+    return first_pass(of_steps(run.reader, steps, run.step_source), make)
 
 
 def _facts(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from grpo_cli.batch import F64
 from grpo_cli.commands.options.everywhere import command_line
 from grpo_cli.commands.page.page import deflated, html, still_totals
-from grpo_cli.commands.report.groups import Choice, KeptGroups, choose, limit_tokens, worst_in
-from grpo_cli.commands.trend.answer import of_steps
+from grpo_cli.commands.report.groups import choose, limit_tokens, read_groups, worst_in
 from grpo_cli.commands.trend.comparison import LogComparison, Trend
 from grpo_cli.commands.trend.events import Event, measure
-from grpo_cli.commands.trend.metrics import legend, metric, unit
+from grpo_cli.commands.trend.metrics import legend, metric, unit, worst_kind
 from grpo_cli.commands.trend.options import StoredOptions, TrendOptions
 from grpo_cli.commands.trend.questions.against import LEAST_COMMON, compare_runs
 from grpo_cli.commands.trend.questions.at import metrics_at
@@ -24,8 +22,6 @@ from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Steps
 from grpo_cli.commands.trend.verdict import last_good_step, main_event, other_events
 from grpo_cli.commands.trend.view import known, usual, verdict_of
-from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import first_pass
 from grpo_cli.terminal.numbers import markup
 
 _MAIN = {
@@ -77,7 +73,7 @@ def page_of(
         whole["others"] = [named]
         places_of = {number: at for at, number in enumerate(steps.numbers)}
         for one in whole["metrics"]:
-            values = [*(steps.values(one["name"]) if one["name"] in steps.metrics else ()), None]
+            values = [*steps.values(one["name"]), None]
             row = [values[places_of.get(at, -1)] for at in whole["steps"]]
             one["others"] = [row]
     first, last = places[0], places[-1]
@@ -121,7 +117,7 @@ def _of_records(
     choice = choose(
         steps, answer.findings, most=stored.steps, groups=stored.groups, seed=stored.seed
     )
-    read = _groups(run, steps, choice)
+    read = read_groups(run, [steps[steps.numbers.index(one)] for one in choice.steps], choice)
     lost = limit_tokens(read.steps, choice.groups, stored.tokens)
     whole = _head(answer) | {"alone": run.alone}
     if field is not None:
@@ -148,20 +144,6 @@ def _of_records(
         for number in choice.steps
     }
     return whole | {"kept": reasons, "groups": groups, "around": around} | sample, blocks
-
-
-def _groups(run: Run, steps: Steps, choice: Choice) -> KeptGroups:
-    """The groups of the steps that are kept; of a long run the records are read again."""
-    make = partial(KeptGroups, Evaluator(run.plan, run.statistics), run.step_source, choice)
-    if run.kept is not None:
-        found = make()
-        for used in run.kept:
-            found.add_used(used)
-        return found
-    places, reader = [steps.numbers.index(number) for number in choice.steps], run.reader
-    if 2 * len(places) <= len(steps):  # else most records are read, faster without a condition
-        reader = of_steps(reader, [steps[at] for at in places], run.step_source)
-    return first_pass(reader, make)
 
 
 def _in_tables(answer: Trend) -> dict[str, F64]:
@@ -233,8 +215,7 @@ def _facts(event: Event) -> list[tuple[str, str]]:
 
 def _color(finding: Finding) -> str | None:
     """What shows a finding best: a quantity that tokens can be coloured by."""
-    column = metric(finding.metric)
-    worst = None if column is None else column.worst
+    worst = worst_kind(finding.metric)
     return "log_prob" if worst == "nll" else worst
 
 

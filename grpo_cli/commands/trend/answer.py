@@ -19,7 +19,7 @@ from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import UPDATE, Checked, Event, events
 from grpo_cli.commands.trend.findings import findings, first_place, level_of
 from grpo_cli.commands.trend.logs import Log
-from grpo_cli.commands.trend.metrics import LOSS_NOISE, METRICS, RECORDED_LOSS
+from grpo_cli.commands.trend.metrics import LOSS_NOISE, RECORDED_LOSS, worst_kind
 from grpo_cli.commands.trend.onsets import LEAST_FUTURE, PAST, SHIFT, STUCK
 from grpo_cli.commands.trend.origins import StepSource, of_name
 from grpo_cli.commands.trend.run import Run
@@ -239,7 +239,7 @@ def _checked(event: Event, steps: Steps, run: Run) -> Event:
     if event.first.is_single and event.first.metric in UPDATE:
         past = (steps[one].worst.get("ratio") for one in range(max(at - PAST, 0), at))
         usual = max((place.value for place in past if place is not None), default=math.inf)
-        known = at_one_place(now, usual) or known
+        known = at_one_place(now, run.plan, usual) or known
     return replace(event, cause=at_one_token([event.first, *event.others], now, before) or known)
 
 
@@ -251,9 +251,7 @@ def _named_in(event: Event, steps: Steps, run: Run) -> list[Checked]:
     consequence, and has the worst step before it.
     """
     findings = (event.first, *event.others)
-    columns = (METRICS.get(one.metric) for one in findings)
-    pairs = zip(findings, columns, strict=True)
-    pointed = next((one for one, column in pairs if column is not None and column.worst), None)
+    pointed = next((one for one in findings if worst_kind(one.metric)), None)
     if pointed is None:
         return []
     wrong_in = cache(lambda number: _wrong_in(number, steps, run))

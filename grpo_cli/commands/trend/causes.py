@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.check.record_view import name_token
+from grpo_cli.commands.show.batch import show_rows
 from grpo_cli.commands.trend.findings import COPIED_REFERENCE
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import worst_kind
 from grpo_cli.commands.trend.onsets import (
     FUTURE,
     LEAST_FUTURE,
@@ -25,12 +26,13 @@ from grpo_cli.commands.trend.onsets import (
 )
 from grpo_cli.commands.trend.step import SURE, WARNING, Finding, Steps
 from grpo_cli.commands.trend.sums import OF_ENVIRONMENT, OF_SPREAD, PROMPT
-from grpo_cli.commands.trend.watched import DOWN, UP, VERIFIER, meaning
+from grpo_cli.commands.trend.watched import DOWN, UP, VERIFIER
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.errors import InputError
+from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.objective.kl import k3
 from grpo_cli.terminal.numbers import counted, record_name
+from grpo_cli.variants.plan import Plan
 
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
@@ -146,7 +148,7 @@ def _telling_metric(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Updates that follow the rewards with the sign turned, or responses that have one length."""
     for one in _named(found, _OF_UPDATES, "at_longest", "copies", "unmoved"):
         if one.row is not None:
-            words, fix = meaning(one.row, one.direction), one.row.fix
+            words, fix = one.row.meaning(one.direction), one.row.fix
             if one.row.name == _OF_UPDATES and _is_negative(one, steps):
                 words, fix = _REVERSED, _SIGN_OF_LOSS
             return Cause(words, fix, first=one, has_reason=True)
@@ -323,8 +325,8 @@ def at_one_token(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
         found: the findings of an event, the first that is likely the cause first.
         now, before: the records of the step at which it began, and of the one before.
     """
-    columns = (METRICS.get(one.metric) for one in found if one.severity == WARNING)
-    kind = next((one.worst for one in columns if one is not None and one.worst in _KINDS), None)
+    kinds = (worst_kind(one.metric) for one in found if one.severity == WARNING)
+    kind = next((one for one in kinds if one in _KINDS), None)
     if kind is None or (shares := _shares(now, kind)) is None:
         return None
     tokens, texts = shares
@@ -346,32 +348,22 @@ _CLEARLY = 1.5
 """How many times as large as any before a |log ratio| is that is alone."""
 
 
-def at_one_place(now: Reader, usual: float) -> Cause | None:
+def at_one_place(now: Reader, plan: Plan, usual: float) -> Cause | None:
     """The only token of a step whose |log ratio| is larger than any before, which is ``usual``."""
-    largest, rest = list[tuple[float, str]](), [0.0]
     try:
-        for chunk in now.chunks():
-            sizes = _sizes(chunk.batch, "ratio")
-            if sizes is not None and len(sizes):
-                at = int(sizes.argmax())
-                largest.append((float(sizes[at]), _named_place(chunk, at)))
-                rest.append(float(np.delete(sizes, at).max(initial=0.0)))
-    except InputError:
+        rows = show_rows(now, plan, by="ratio", top=2)[0].rows
+    except GrpoError:
         return None
-    (size, place), *others = sorted(largest, reverse=True) or [(0.0, "")]
-    rest += [each for each, _ in others]
-    words = f"one |log ratio| alone is larger than before, {size:.3g}: {place}"
-    return Cause(words, _ONE_FIX) if max(rest) <= usual < size / _CLEARLY else None
-
-
-def _named_place(chunk: Chunk, token: int) -> str:
-    """A token's text, position, response and record."""
-    record, response, position = chunk.batch.place(token)
-    one = chunk.records[record]
-    number = one.token_ids[response][position] if one.token_ids else None
-    text = one.tokens[response][position] if one.tokens else None
-    named = f"{name_token(number, text)} at " if one.token_ids or one.tokens else ""
-    return f"{named}position {position} of response {response} in {record_name(one.name, one.line)}"
+    size, rest = [*(abs(one["log_ratio"]) for one in rows), 0.0, 0.0][:2]
+    if not rest <= usual < size / _CLEARLY:
+        return None
+    row = rows[0]
+    number, text = row["token_id"], row["token"]
+    named = "" if number is None and text is None else f"{name_token(number, text)} at "
+    place = f"position {row['position']} of response {row['response']}"
+    record = record_name(row["id"], row["line"])
+    words = f"one |log ratio| alone is larger than before, {size:.3g}: {named}{place} in {record}"
+    return Cause(words, _ONE_FIX)
 
 
 def _shares(reader: Reader, kind: str) -> tuple[dict[Any, float], dict[Any, str]] | None:
@@ -419,7 +411,6 @@ def _words(chunk: Chunk) -> NDArray[Any] | None:
     responses, inside = chunk.batch.responses, chunk.batch.positions
     if len(rows) != responses.count:
         return None
-    owners = responses.spread(np.arange(responses.count))
-    if inside is None:
-        inside = np.arange(len(owners)) - responses.spread(responses.starts)
-    return np.array([rows[at][n] for at, n in zip(owners.tolist(), inside.tolist(), strict=True)])
+    inside = responses.positions if inside is None else inside
+    places = zip(responses.index.tolist(), inside.tolist(), strict=True)
+    return np.array([rows[at][n] for at, n in places])

@@ -140,7 +140,7 @@ def answer_run(
             notes = unread | _answer_question(options, run, other, flags, files or ["-"])
         else:
             records = None if isinstance(run, Steps) else run
-            steps = run if isinstance(run, Steps) else run.read(keep=options.html is not None)
+            steps = run if isinstance(run, Steps) else run.read()
             for test in tests:
                 test.check(steps)
             of_records = columns if options.names == "grpo" else ()

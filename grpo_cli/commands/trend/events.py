@@ -30,11 +30,10 @@ from grpo_cli.commands.trend.watched import (
     RANKS,
     SIGNED,
     UP,
-    meaning,
     remedy,
     watch,
 )
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import and_more, counted, shown
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -252,8 +251,7 @@ class Event(Answer):
     @property
     def _moved(self) -> str:
         """What the metrics were before and are since."""
-        found = self._measured
-        return ", ".join(map(_with_others, found[:_NAMED])) + _more(found, _NAMED)
+        return and_more([*map(_with_others, self._measured)], _NAMED)
 
     @property
     def _has_medians(self) -> bool:
@@ -273,8 +271,8 @@ class Event(Answer):
         """Those of its metrics that changed later, one of each family."""
         first: dict[str, Finding | None] = dict.fromkeys(map(_family, self._listed))
         later = [one for one in self._later if first.setdefault(_family(one), one) is one]
-        names = [f"{in_short(one)} (step {one.onset})" for one in later[:_THEN]]
-        return f"; then {', '.join(names)}{_more(later, _THEN)}" if later else ""
+        names = [f"{in_short(one)} (step {one.onset})" for one in later]
+        return f"; then {and_more(names, _THEN)}" if later else ""
 
     @property
     def checked_there(self) -> list[Checked]:
@@ -300,29 +298,26 @@ class Event(Answer):
     @property
     def _fact(self) -> str:
         """What changed, in plain words: what the numbers say, or a cause that they prove."""
+        if self.cause is not None and self.cause.is_certain:
+            return self.cause.words
         one, row = self.first, self.first.row
         away = UP if AWAY in one.sentence else DOWN
         direction = away if one.metric == SIGNED else one.direction
-        words = "" if row is None else meaning(row, direction)
+        words = "" if row is None else row.meaning(direction)
         if one.kind == LIMIT and _family(one) == "mismatch":
             words = "engine and trainer differ"  # nothing says that they ever did not
             words += ", as where the engine has older weights" * (one.severity == INFO)
         if one.severity == INFO and row in _SURENESS and one.direction == DOWN:
             words = "the policy became surer of its tokens as its reward rose"
-        if self.cause is not None and self.cause.is_certain:
-            words = self.cause.words
-        elif one.kind in (IMPOSSIBLE, STUCK) or not words:
+        if one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = in_short(one)
-        proven = self.cause is not None and self.cause.is_certain
-        return words + (" for one step" if one.is_single and not proven else "")
+        return words + " for one step" * one.is_single
 
     @property
     def guess(self) -> str:
         """What may have caused it, without proof."""
-        if isinstance(cause := self._explained_by, Cause):
+        if (cause := self._explained_by) is not None:
             return "" if cause.is_certain else cause.words
-        if cause is not None:
-            return found[0] if (found := _CLAUSE.match(cause.message)) else ""
         moved = self.first.metric in UPDATE and self.first.kind != IMPOSSIBLE
         return _AHEAD[self.first.is_single] if moved else ""
 
@@ -331,17 +326,20 @@ class Event(Answer):
         return f"; likely: {guess}" if (guess := self.guess) else ""
 
     @property
-    def _explained_by(self) -> Cause | Checked | None:
+    def _explained_by(self) -> Cause | None:
         """Its cause, or what ``grpo check`` found where it began if that may be the reason."""
         found = next(iter(self.checked_there), None)
-        return found if self.cause is None or (found and self.cause.has_reason) else self.cause
+        if found is None or (self.cause is not None and not self.cause.has_reason):
+            return self.cause
+        clause = _CLAUSE.match(found.message)
+        return Cause(clause[0] if clause else "", found.finding.advice, is_certain=False)
 
     @property
     def fix(self) -> str:
         """The usual remedy; "" for an info, or if none is known."""
         row = self.first.row
         if (cause := self._explained_by) is not None:
-            return cause.fix if isinstance(cause, Cause) else cause.finding.advice
+            return cause.fix
         if self.first.kind == IMPOSSIBLE:
             return "" if self.first.direction else NOT_FINITE
         if row is None or self.severity == INFO:
@@ -501,7 +499,3 @@ def _with_others(findings: Sequence[Finding]) -> str:
     others = len({one.metric for one in findings}) - 1
     more = f" ({counted(others, f'other {measure(findings[0])} metric')} moved too)"
     return in_numbers(findings[0]) + more * bool(others)
-
-
-def _more(findings: Sequence[Any], named: int) -> str:
-    return f" and {len(findings) - named} more" if len(findings) > named else ""

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.detectors import RECENT, changes
-from grpo_cli.commands.trend.metrics import METRICS, legend
+from grpo_cli.commands.trend.metrics import legend, worst_kind
 from grpo_cli.commands.trend.onsets import (
     DRIFT,
     FUTURE,
@@ -396,8 +396,7 @@ def _evidence(step: Step, name: str, kind: str | None, *, falls: bool) -> Place 
 
 def first_place(finding: Finding, steps: Steps) -> Place | None:
     """The place that a finding's commands name in the step where it began."""
-    step, column = steps[steps.numbers.index(finding.onset)], METRICS.get(finding.metric)
-    kind = None if column is None else column.worst
+    step, kind = steps[steps.numbers.index(finding.onset)], worst_kind(finding.metric)
     return _evidence(step, finding.metric, kind, falls=finding.direction == DOWN)
 
 
@@ -405,8 +404,7 @@ def _commands(
     name: str, begun: Step, worst: Step, flags: Flags, *, falls: bool = False
 ) -> dict[str, Any]:
     """A finding's commands, of the steps where it began and where it is worst; and that place."""
-    column = METRICS.get(name)
-    kind = None if column is None else column.worst
+    kind = worst_kind(name)
     at_first, at_worst = (_evidence(one, name, kind, falls=falls) for one in (begun, worst))
     cause = None
     if begun.logged:

@@ -196,10 +196,7 @@ def repetition(chunk: Chunk) -> F64:
     words = _numbered(rows).astype(np.int64, copy=False).view(np.uint64)
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
-        inside = batch.positions
-        if inside is None:
-            firsts = batch.responses.spread(batch.responses.starts)
-            inside = np.arange(len(firsts)) - firsts
+        inside = batch.responses.positions if batch.positions is None else batch.positions
         starts = np.repeat(np.cumsum(widths) - widths, lengths)
         words = words[starts + inside[batch.responses.spread(kept)]]
     owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)

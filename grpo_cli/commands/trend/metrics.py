@@ -310,6 +310,11 @@ def metric(name: str) -> Metric | None:
     return Metric(name, "signal", mean_of(name.removesuffix(MEAN)))
 
 
+def worst_kind(name: str) -> str | None:
+    """Where to look when a column goes wrong, of ``Step.worst``; None where no place shows it."""
+    return METRICS[name].worst if name in METRICS else None
+
+
 def functions(step: Mapping[str, object]) -> list[str]:
     """The columns of a step that are of single reward functions, as TRL calls them."""
     return [name for name in step if _FUNCTION.fullmatch(name) and name not in METRICS]

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.page.page import text_fields
 from grpo_cli.commands.trend.measure import ChunkSums, rewards_of, sums_of_rewards
 from grpo_cli.commands.trend.metadata import is_metadata, metadata_of
 from grpo_cli.commands.trend.metrics import StepValues, functions
@@ -37,7 +36,6 @@ from grpo_cli.objective.inputs import MissingColumnError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.grouping import FILE
 from grpo_cli.records.formats.texts import NoLogProbsError
-from grpo_cli.records.record import Texts
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
@@ -45,13 +43,6 @@ _NOT_FINITE = re.compile(r"expected a finite number, got (NaN|-?inf)\b")
 _MOST = 256
 """Tables of sums that wait to be joined."""
 
-_MOST_KEPT = 24_000_000
-"""Bytes of records that are kept for a page."""
-_TEXT, _IN_TABLE, _IDS = 100, 32, 40
-"""Of them, those of a token with its text as an object, with one in an Arrow column, with an id."""
-
-Used = Chunk | NoLogProbsError
-"""Records that were evaluated together, or one of rewards alone."""
 Evaluated = tuple[Breakdown | MissingColumnError, F64 | None]
 """What became of a chunk, and [R] its rewards."""
 
@@ -76,8 +67,6 @@ class RunSums(Accumulator[Evaluated]):
         broken: row of the sums → the error of its first record with NaN.
         marks: the records at which another step begins, while they are read.
         step_fields: those that hold the step of some record; None: the file's name does.
-        keeps: whether a page is made of the records.
-        kept: the records that were used, for the page; None where they are too many.
     """
 
     evaluator: Evaluator
@@ -95,16 +84,10 @@ class RunSums(Accumulator[Evaluated]):
     broken: dict[int, InputError] = field(default_factory=dict)
     marks: list[tuple[str, int | None, RecordStep]] = field(default_factory=list)
     step_fields: dict[str | None, None] = field(default_factory=dict)
-    keeps: bool = False
-    kept: list[Used] | None = field(init=False, default=None)
-    _bytes: int = field(init=False, default=0)
 
     headers = True
     bundles: ClassVar[bool] = True
-    settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged", "keeps", "kept")
-
-    def __post_init__(self) -> None:
-        self.kept = [] if self.keeps else None
+    settings: ClassVar[tuple[str, ...]] = ("evaluator", "step_source", "logged")
 
     def chunks(self, decoded: Iterable[DecodedChunk]) -> Iterator[Chunk | InputError]:
         """Records that are evaluated together, each with its step as its batch."""
@@ -157,18 +140,6 @@ class RunSums(Accumulator[Evaluated]):
             self.notices |= {NO_OLD: None} if assumed else {}
         sums = ChunkSums(chunk, breakdown, rewards, plan.batch, logged=self.logged).sums
         self.add_tables(shortened(sums))
-        if self.kept is not None:
-            for record in chunk.records:  # of tokens a page shows the text or, without it, the ids
-                record.token_ids = record.token_ids if record.tokens is None else None
-            self._keep([replace(chunk, packed=())])
-
-    def _keep(self, more: Sequence[Used] | None) -> None:
-        """Keeps records for a page; None: those that follow are too many, or in another process."""
-        self._bytes += sum(map(_bytes_of, more or ()))
-        if self.kept is None or more is None or self._bytes > _MOST_KEPT:
-            self.kept = None
-        else:
-            self.kept += more
 
     def with_steps(self, decoded: DecodedChunk) -> DecodedChunk:
         """The records, each with its step as its batch; errors in the places of those without one.
@@ -199,13 +170,10 @@ class RunSums(Accumulator[Evaluated]):
                 step.metadata = metadata_of(item.value)
             if self.step_source.by is not None and item.batch is not None:
                 self.set_part(step, next(iter(item.batch.values())))
-            if self.kept is not None:
-                step.texts = text_fields(item.value)
             item.batch = step
             kept.append(item)
         if rewards:
             self.add_tables(sums_of_rewards(rewards))
-            self._keep([record for _, record in rewards])
         failed = any(isinstance(item, InputError) for item in kept)
         return DecodedChunk(kept, None if failed else decoded.keys)
 
@@ -249,18 +217,6 @@ class RunSums(Accumulator[Evaluated]):
         self.parts |= later.parts
         self.step_fields |= later.step_fields
         self.broken = later.broken | self.broken
-        self._keep(later.kept)
-
-
-def _bytes_of(used: Used) -> int:
-    """About how many bytes of memory records take: their columns, and the texts of tokens."""
-    if isinstance(used, NoLogProbsError):
-        return 200 * len(used.signal.rewards)
-    words = used.records[0].tokens
-    in_table = words is not None and isinstance(next(iter(words), None), Texts)
-    return used.batch.responses.total * (
-        _IN_TABLE if in_table else _IDS if words is None else _TEXT
-    )
 
 
 @dataclass
@@ -307,7 +263,6 @@ class Run:
         parts: row → part and step, where steps have parts; a step's number is its row's then.
         logged: what the framework ``names`` would have logged: name → [S].
         statistics: those of each step, where the plan wants some.
-        kept: the records of a short run that was read for a page; None: they have to be read again.
         alone: the note where records are not grouped that ought to be.
         ungrouped: that note where no gradient is left because records are not grouped.
     """
@@ -328,7 +283,6 @@ class Run:
         self.statistics: BatchStatistics | None = None
         self.logged: dict[str, F64] = {}
         self.parts: dict[int, tuple[Any, int]] = {}
-        self.kept: list[Used] | None = None
         self._lacking = ""
         self.alone: str | None = None
         self.ungrouped: str | None = None
@@ -342,8 +296,8 @@ class Run:
             for one in self.missing.values()
         }
 
-    def read(self, *, keep: bool = False) -> Steps:
-        """Reads the files; ``keep``: a page is made of the records.
+    def read(self) -> Steps:
+        """Reads the files.
 
         Raises:
             InputError: at the first record that cannot be used, unless it is to be skipped.
@@ -351,8 +305,7 @@ class Run:
         """
         plan = self.plan
         self.reader.keep_input()
-        found = self._sums(Evaluator(plan), keep=keep)
-        self.kept = found.kept
+        found = self._sums(Evaluator(plan))
         error = found.references.error
         if error is not None:  # some records have a reference, so the KL is not left out
             found = self._sums(Evaluator(plan, needs_reference=True))
@@ -382,14 +335,14 @@ class Run:
             self.logged |= {name: steps.metrics[name] for name in functions(steps.metrics)}
         return steps
 
-    def _sums(self, evaluator: Evaluator, *, keep: bool = False) -> RunSums:
+    def _sums(self, evaluator: Evaluator) -> RunSums:
         """The sums of all records."""
         if evaluator.wanted:
             statistics = partial(StepStatistics, evaluator, step_source=self.step_source)
             self.statistics = first_pass(self.reader, statistics).found
             evaluator = evaluator.after(self.statistics)
         logged = self._names is not None
-        make = partial(RunSums, evaluator, self.step_source, logged=logged, keeps=keep)
+        make = partial(RunSums, evaluator, self.step_source, logged=logged)
         run = make()
         for run in fold_pieces(self.reader, make):
             if run.origins.clash is not None and not self.one_run:

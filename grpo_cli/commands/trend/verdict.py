@@ -14,7 +14,7 @@ from grpo_cli.commands.trend.onsets import LEAST, mean_change
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
-from grpo_cli.terminal.numbers import brief, counted
+from grpo_cli.terminal.numbers import and_more, brief, counted
 
 _LISTED = 4
 """Steps that are named of those at which a limit is passed."""
@@ -160,8 +160,7 @@ class Coverage:
             )
             sentences.append(f"not computed: {'; '.join(reasons)}")
         if self._unknown:
-            more = len(self._unknown) - _NAMED
-            named = ", ".join(self._unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+            named = and_more(self._unknown, _NAMED)
             sentences.append(f"not watched, because no rule says which changes are bad: {named}")
         return sentences + [f"{words} of all steps" for words in self._equal]
 

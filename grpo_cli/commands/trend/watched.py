@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +79,7 @@ class Watch(NamedTuple):
         steady: how far it may go one way all along; None: as far as it likes.
         logged: other names, in logs: a whole name, or its end after a slash.
         fix: what to do about it, where only a log is there.
+        rose, fell: what its rise, and its fall, means in plain words.
     """
 
     name: str
@@ -98,6 +99,8 @@ class Watch(NamedTuple):
     steady: Steady | None = None
     logged: tuple[str, ...] = ()
     fix: str = ""
+    rose: str = ""
+    fell: str = ""
 
     @property
     def is_log(self) -> bool:
@@ -109,6 +112,10 @@ class Watch(NamedTuple):
         """Whether its values are compared with those before, beyond limits."""
         ways = self.shift or self.drift or self.spikes or self.jumps
         return bool(ways) or self.gone is not None
+
+    def meaning(self, direction: str) -> str:
+        """What a change means, in plain words; "" where there are none."""
+        return self.fell if direction == DOWN else self.rose
 
     @property
     def shares(self) -> tuple[float, float, float, float]:
@@ -213,59 +220,73 @@ _GROUPS = (
     "larger groups, or check the verifier; or filter groups of equal rewards"
 )
 
+_DIVERGED = "the log-probs of engine and trainer diverged"
+_NEARER = "the log-probs of engine and trainer came nearer to each other"
+_mismatch = partial(Watch, fix=_ENGINE, rose=_DIVERGED, fell=_NEARER)
+_MOVED = "the ratios π_θ/π_old moved away from 1"
+_LESS_SURE = "the policy became less sure of its tokens"
+_TOO_SURE = "the policy became too sure of its tokens"
+
 TABLE = (
-    Watch("staleness", BOTH, UP, fix="update the engine's weights more often"),
-    Watch(
-        "mismatch.k3", UP, UP, "log", spikes=9.0, bounds=_STEADY, fix=_ENGINE,  # 3² of mean_abs
+    Watch("staleness", BOTH, UP, fix="update the engine's weights more often",
+          rose="the engine's weights fell behind the trainer's weights"),
+    _mismatch(
+        "mismatch.k3", UP, UP, "log", spikes=9.0, bounds=_STEADY,  # 3² of mean_abs
         steady=_GROWS, least=1e-10,
         logged=("rollout_corr/k3_kl", "gen_kl_error", "mismatch_kl/all/mean", "mismatch_kl",
                 "policy_kl_error"),
     ),
-    Watch(
-        "mismatch.mean_abs", UP, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0, fix=_ENGINE,
+    _mismatch(
+        "mismatch.mean_abs", UP, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
         steady=_GROWS, least=1e-5,
         logged=("sampling/sampling_logp_difference/mean", "train_rollout_logprob_abs_diff",
                 "rollout_probs_diff_mean", "sampling_logp_difference"),
     ),
-    Watch("mismatch.p999", UP, "", "log", bounds=_STEADY, span=_POSITIVE, fix=_ENGINE,
-          steady=_GROWS),
-    Watch("mismatch.k1", BOTH, UP, bounds=_STEADY, fix=_ENGINE, logged=("rollout_corr/kl",)),
-    Watch("mismatch.mult", limits=(Limit(1.05, _NEMO),), span=_POSITIVE, fix=_ENGINE,
+    _mismatch("mismatch.p999", UP, "", "log", bounds=_STEADY, span=_POSITIVE, steady=_GROWS),
+    _mismatch("mismatch.k1", BOTH, UP, bounds=_STEADY, logged=("rollout_corr/kl",)),
+    _mismatch("mismatch.mult", limits=(Limit(1.05, _NEMO),), span=_POSITIVE,
           logged=("token_mult_prob_error",)),
-    Watch("mismatch.chi2", limits=(Limit(1.0, _VERL),), fix=_ENGINE,
-          logged=("rollout_corr/chi2_token",)),
-    Watch("mismatch.ess", DOWN, DOWN, "below 1", bounds=_STEADY, span=_SHARE, fix=_ENGINE,
+    _mismatch("mismatch.chi2", limits=(Limit(1.0, _VERL),), logged=("rollout_corr/chi2_token",)),
+    _mismatch("mismatch.ess", DOWN, DOWN, "below 1", bounds=_STEADY, span=_SHARE,
           least=0.01, limits=(Limit(0.3, _VERL, above=False),),
-          logged=("rollout_is_eff_sample_size",)),
-    Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=AHEAD),
-    Watch("ratio_mean", BOTH, fix=AHEAD, logged=("probs_ratio",)),
-    Watch("ess", DOWN, DOWN, "below 1", least=0.02, span=_SHARE, spikes=30.0, fix=AHEAD),
+          logged=("rollout_is_eff_sample_size",), rose=_NEARER, fell=_DIVERGED),
+    Watch("ratio_p999", UP, UP, "log", span=_POSITIVE, spikes=1.6, fix=AHEAD,
+          rose=_MOVED, fell=_MOVED),
+    Watch("ratio_mean", BOTH, fix=AHEAD, logged=("probs_ratio",), rose=_MOVED, fell=_MOVED),
+    Watch("ess", DOWN, DOWN, "below 1", least=0.02, span=_SHARE, spikes=30.0, fix=AHEAD,
+          rose=_MOVED, fell=_MOVED),
     Watch(
         "unmoved", gone=0.1, span=_SHARE,
         fix="compare precision, dropout and temperature of the forward passes that give "
             "log_probs_old and log_probs_new; more updates per batch lower it as well",
+        fell="fewer ratios are exactly 1: log_probs_old come from another forward pass",
     ),
     Watch("clip_low", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
-          logged=("clip_ratio/low_mean", "pg_clipfrac_lower")),
+          logged=("clip_ratio/low_mean", "pg_clipfrac_lower"), rose="more tokens were clipped"),
     Watch("clip_high", UP, UP, "share", least=0.05, span=_SHARE, fix=AHEAD,
           logged=("clip_ratio/high_mean", "clip_ratio/region_mean", "clip_ratio", "pg_clipfrac",
-                  "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac")),
+                  "clipfrac", "clip_frac", "clip_fraction", "policy/clipfrac"),
+          rose="more tokens were clipped"),
     Watch(
         "reward_length_corr", UP, "", "correlation", least=0.5, span=(-1.0, 1.0),
         fix="read the longest responses; normalise the reward by length, or cap or penalise length",
+        rose="within groups, longer responses got more reward",
     ),
     Watch(
         "reward_advantage_corr", DOWN, "", "correlation", span=(-1.0, 1.0),
         fix="look for a change of what computes the advantages: their sign, order, groups or mask",
+        fell="the advantages no longer follow the rewards",
     ),
     Watch(
         "reward_ratio_corr", "", "", "correlation", (Limit(-0.5, above=False),), jumps=DOWN,
         span=(-1.0, 1.0),
         fix="look for what gives the rewards, advantages or log-probs of a response to another: "
             "code that sorts, gathers or joins rows",
+        fell="the updates no longer follow the rewards",
     ),
     Watch("gradient_norm", BOTH, UP, "log", bounds=_STEADY, span=_POSITIVE, spikes=3.0,
-          fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm")),
+          fix=_GRADIENT, stuck=0.0, logged=("grad_norm", "optim/grad_norm", "gradient_norm"),
+          rose="the gradient grew", fell="the gradient became small"),
     Watch("loss", spikes=3.0, least=1e-5, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
@@ -273,17 +294,20 @@ TABLE = (
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
         fix=f"raise β or lower the learning rate{GO_BACK}",
+        rose="the KL from the reference rose", fell="the KL from the reference fell",
     ),
     Watch(
         "entropy", BOTH, BOTH, "log", steady=_COLLAPSES, bounds=(0.7, 0.66),
         span=_POSITIVE, spikes=3.0, logged=("entropy/all/mean", "entropy/mean", "policy_entropy"),
         fix=_ENTROPY,
+        rose=_LESS_SURE, fell=_TOO_SURE,
     ),
     Watch("nll", BOTH, BOTH, "log", steady=_COLLAPSES, bounds=(0.7, 0.74), span=_POSITIVE,
-          spikes=3.0, fix=_ENTROPY),
+          spikes=3.0, fix=_ENTROPY, rose=_LESS_SURE, fell=_TOO_SURE),
     Watch(
         "repetition", UP, UP, "share", least=0.15, span=_SHARE,
         fix="stop loops: penalise repetition or truncated responses, or lower the learning rate",
+        rose="responses began to repeat themselves",
     ),
     Watch(
         "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE, stuck=1.0,
@@ -291,16 +315,19 @@ TABLE = (
         logged=("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio",
                 "is_truncated/all/mean", "is_truncated/mean", "truncation_rate", "truncated"),
         fix="mask truncated responses, or allow longer ones",
+        rose="more responses were cut off",
     ),
     Watch(
         "at_longest", UP, "", "share", least=1.0, span=_SHARE,
         fix="if they are cut at max_tokens, allow longer responses or mask these; if not, mask the "
             "padding after their end",
+        rose="all responses of a step have one length: cut off, or with padding",
     ),
     Watch(
         "copies", jumps=UP, least=0.2, span=_SHARE,
         fix="look for a sampler or a loader that gives a response twice: requests with one seed, "
             "a cache, rows that were written twice",
+        rose="more responses are copies of others of the step",
     ),
     Watch(
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
@@ -308,19 +335,23 @@ TABLE = (
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
         fix="check whether the reward favours length (reward_length_corr; each response: grpo "
             "eval RUN --level response -f csv); normalise the loss by tokens",
+        rose="responses became longer", fell="responses became shorter",
     ),
     Watch(
         "groups_equal", UP, UP, "share", (Limit(0.7, room=0.3),), least=0.5, span=_SHARE, stuck=1.0,
         jumps=UP,
         bounds=_STEADY, fix=_GROUPS,
         logged=("frac_reward_zero_std", "zero_var_group_frac", "zero_std_frac"),
+        rose="more groups had equal rewards (no policy gradient)",
     ),
     Watch("groups_all_0", UP, "", "share", least=0.3, bounds=(0.5, 0.8), span=_SHARE,
-          fix=_GROUPS),
+          fix=_GROUPS, rose="more groups had no right answer"),
     Watch("groups_all_1", span=_SHARE, fix=_GROUPS),
-    Watch("reward_group_std", DOWN, bounds=_STEADIER, span=_POSITIVE, fix=_GROUPS),
+    Watch("reward_group_std", DOWN, bounds=_STEADIER, span=_POSITIVE, fix=_GROUPS,
+          fell="rewards within a group became more equal"),
     Watch("reward_std", span=_POSITIVE, jumps=BOTH, logged=("score/std", "rewards/std"),
-          fix="check what the reward function has returned since then"),
+          fix="check what the reward function has returned since then",
+          rose="rewards became less equal", fell="rewards became more equal"),
     Watch("pass_at_k", span=_SHARE),
     Watch(
         "reward_mean", DOWN, DOWN, spikes=3.0,
@@ -328,10 +359,11 @@ TABLE = (
         fix="check what the reward function has returned since then",
         logged=("reward", "critic/score/mean", "critic/rewards/mean", "reward/all/mean",
                 "raw_reward", "reward/mean", "rewards/mean"),
+        fell="the reward fell",
     ),
     Watch("eval/", DOWN, DOWN, bounds=_STEADIER,
           fix="go back to the previous checkpoint; the reward may be hacked: read the responses "
-              "that it favours"),
+              "that it favours", fell="the score on held-out data fell"),
     Watch("rewards/", DOWN, DOWN, bounds=_STEADY,
           fix="check what this reward function has returned since then"),
     Watch(OF_ENVIRONMENT, gone=0.0,
@@ -345,38 +377,6 @@ of a fault, and were 3 of 12 false ones in 200 healthy runs."""
 SIGNED = "mismatch.k1"
 """Near 0, on either side, where nothing is wrong."""
 _IF_FALLS = " falls, "
-_SURE = ("the policy became less sure of its tokens", "the policy became too sure of its tokens")
-_FAR = ("the ratios π_θ/π_old moved away from 1",) * 2
-_DIVERGED = "the log-probs of engine and trainer diverged"
-_NEARER = "the log-probs of engine and trainer came nearer to each other"
-_CLIPPED = ("more tokens were clipped", "")
-_MEANINGS: Mapping[str, tuple[str, str]] = {
-    "staleness": ("the engine's weights fell behind the trainer's weights", ""),
-    "mismatch": (_DIVERGED, _NEARER),
-    "mismatch.ess": (_NEARER, _DIVERGED),
-    **dict.fromkeys(("ratio_p999", "ratio_mean", "ess"), _FAR),
-    **dict.fromkeys(("clip_low", "clip_high"), _CLIPPED),
-    "reward_length_corr": ("within groups, longer responses got more reward", ""),
-    "reward_advantage_corr": ("", "the advantages no longer follow the rewards"),
-    "reward_ratio_corr": ("", "the updates no longer follow the rewards"),
-    "gradient_norm": ("the gradient grew", "the gradient became small"),
-    "kl_k3": ("the KL from the reference rose", "the KL from the reference fell"),
-    **dict.fromkeys(("entropy", "nll"), _SURE),
-    "repetition": ("responses began to repeat themselves", ""),
-    "truncated": ("more responses were cut off", ""),
-    "copies": ("more responses are copies of others of the step", ""),
-    "unmoved": ("", "fewer ratios are exactly 1: log_probs_old come from another forward pass"),
-    "at_longest": ("all responses of a step have one length: cut off, or with padding", ""),
-    "length_mean": ("responses became longer", "responses became shorter"),
-    "groups_equal": ("more groups had equal rewards (no policy gradient)", ""),
-    "groups_all_0": ("more groups had no right answer", ""),
-    "reward_group_std": ("", "rewards within a group became more equal"),
-    "reward_std": ("rewards became less equal", "rewards became more equal"),
-    "reward_mean": ("", "the reward fell"),
-    "eval/": ("", "the score on held-out data fell"),
-}
-"""Row, or its name before the point → what its rise and its fall mean, in plain words."""
-
 _HELD_OUT = re.compile(r"(.*/)?(eval|val|test|validation)[-_/]")
 _BETTER = re.compile(
     r"(reward|acc|accuracy|score)(/mean(@\d+)?)?$|(avg|mean|pass|best)@\d+(/mean)?$"
@@ -391,12 +391,6 @@ def watch(name: str) -> Watch | None:
     every = "rewards/", OF_ENVIRONMENT, OF_SPREAD
     prefixes = (one for one in every if name.startswith(one))
     return _ROWS.get(name) or _ROWS.get(next(prefixes, ""))
-
-
-def meaning(row: Watch, direction: str) -> str:
-    """What a change of a metric means, in plain words; "" where there are none."""
-    rose, fell = _MEANINGS.get(row.name) or _MEANINGS.get(row.name.partition(".")[0], ("", ""))
-    return fell if direction == DOWN else rose
 
 
 def remedy(row: Watch, direction: str) -> str:

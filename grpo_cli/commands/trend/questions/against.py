@@ -19,6 +19,7 @@ from grpo_cli.commands.trend.onsets import FARTHEST, Change
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import BOTH, ROUNDING, Watch, is_watched
 from grpo_cli.errors import UsageError
+from grpo_cli.terminal.numbers import and_more
 
 LEAST_COMMON = 8
 """Steps that two runs must have in common."""
@@ -112,12 +113,11 @@ class RunComparison(Frames, Answer):
             return "; ".join(filter(None, (short if self.is_short else seeds, self._consistent)))
         named = [
             one.name + ("" if one.since == first else f" (from step {one.since})")
-            for one in self.differing[:_NAMED]
+            for one in self.differing
         ]
-        rest = len(self.differing) - len(named)
-        which = f": {', '.join(named)}{f' and {rest} more' if rest else ''}" if named else ""
-        verb = "differs" if len(self.differing) == 1 else "differ"
-        return f"{len(self.differing)} of {len(self.metrics)} metrics {verb}{which}"
+        verb = "differs" if len(named) == 1 else "differ"
+        which = and_more(named, _NAMED)
+        return f"{len(named)} of {len(self.metrics)} metrics {verb}: {which}"
 
     @property
     def _consistent(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,12 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.check.answer import Checked
 from grpo_cli.commands.check.run import check
-from grpo_cli.commands.report.groups import Choice, KeptGroups, pointed_at, worst_in
+from grpo_cli.commands.report.groups import Choice, pointed_at, read_groups, worst_in
 from grpo_cli.commands.trend.answer import of_steps, trend_of
-from grpo_cli.commands.trend.metrics import METRICS
+from grpo_cli.commands.trend.metrics import worst_kind
 from grpo_cli.commands.trend.onsets import DRIFT, FUTURE, PAST, SHIFT, levels, medians
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Place, Step, Steps
-from grpo_cli.engine import Reader
-from grpo_cli.engine.evaluator import Evaluator
-from grpo_cli.engine.fold import first_pass
 from grpo_cli.errors import UsageError
 
 _LEAST = 5
@@ -86,8 +82,7 @@ class StepAnswer(Answer):
         """The worst places of a step: its findings, or else what is unusual; or all."""
         found = [one.metric for one in self.findings]
         unusual = [one.name for one in self.metrics if abs(one.size or 0.0) >= UNUSUAL]
-        columns = (METRICS.get(name) for name in found or unusual)
-        kinds = {one.worst for one in columns if one is not None}
+        kinds = {*map(worst_kind, found or unusual)}
         return {kind: one for kind, one in self.worst.items() if kind in kinds} or self.worst
 
 
@@ -118,12 +113,11 @@ def answer_of_step(run: Run | Steps, flags: Flags, at: int) -> tuple[StepAnswer,
             _by_size(one),
         ),
     )
-    columns = (METRICS.get(one.name) for one in metrics)
-    kinds = [*dict.fromkeys([*(one.worst for one in columns if one and one.worst), *step.worst])]
+    kinds = dict.fromkeys([*filter(None, (worst_kind(one.name) for one in metrics)), *step.worst])
     worst = {kind: step.worst[kind] for kind in kinds if kind in step.worst}
     if records is not None:
+        groups = _groups(step, worst, records)
         narrowed = of_steps(records.reader, [step], records.step_source)
-        groups = _groups(at, worst, narrowed, records)
         checked = None if step.has_rewards_alone else check(narrowed)
     happened = StepAnswer(
         at,
@@ -205,16 +199,12 @@ def _by_size(one: MetricAt) -> float:
     return -abs(one.size) if one.size is not None else 1.0 if one.at is not None else 2.0
 
 
-def _groups(
-    number: int, worst: Mapping[str, Place], reader: Reader, run: Run
-) -> list[Mapping[str, Any]]:
+def _groups(step: Step, worst: Mapping[str, Place], run: Run) -> list[Mapping[str, Any]]:
     """The groups in which a step is worst in something, in the order of that."""
-    pointed = pointed_at((number, one) for one in worst.values())
-    choice = Choice({number: "asked"}, pointed, groups=0, seed=0)
-    make = partial(KeptGroups, Evaluator(run.plan, run.statistics), run.step_source, choice)
-    found = first_pass(reader, make).steps
+    pointed = pointed_at((step.number, one) for one in worst.values())
+    choice = Choice({step.number: "asked"}, pointed, groups=0, seed=0)
     rows: list[Mapping[str, Any]] = []
-    for group in found.get(number, ()):
+    for group in read_groups(run, [step], choice).steps.get(step.number, ()):
         facts = group.facts
         if kinds := worst_in(facts, worst):
             head = {name: facts[name] for name in ("group", "record", "source", "line")}

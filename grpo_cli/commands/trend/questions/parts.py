@@ -23,7 +23,7 @@ from grpo_cli.commands.trend.watched import ROUNDING
 from grpo_cli.engine import Reader
 from grpo_cli.errors import UsageError
 from grpo_cli.records.choose.where import read_path
-from grpo_cli.terminal.numbers import shown
+from grpo_cli.terminal.numbers import and_more, shown
 from grpo_cli.variants.plan import Plan
 
 Name = str | int | float
@@ -285,6 +285,4 @@ def _verdict(field: str, rows: Sequence[PartChange], count: int) -> str:
 
 
 def _names(rows: Sequence[PartChange]) -> str:
-    """Three of them, and how many more there are."""
-    more = f" and {len(rows) - 3:,} more" if len(rows) > 3 else ""
-    return ", ".join(shown(one.part) for one in rows[:3]) + more
+    return and_more([shown(one.part) for one in rows], 3)
