@@ -11,7 +11,7 @@ from command import answer, run
 from files import each, rows_of, some
 
 TURNS = Path(__file__).parent / "data" / "turns"
-"""Batches of agents that were drawn, and what GRPO and mistakes in it give of some, by definition:
+"""Batches of turns that were drawn, and what GRPO and mistakes in it give of some, by definition:
 ``benchmarks/trials/turns`` of commit f4bf7df1 drew and computed them."""
 
 
