@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -70,6 +71,14 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(70_000, 10, 10)
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[pytest.CollectReport]:
+    """One worker at a time imports a file: what the first has compiled the others only read."""
+    with Path(__file__).open() as own:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        return (yield)
 
 
 @pytest.fixture

@@ -2,81 +2,59 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command import answer, run
 from files import each, rows_of, some
-from trials.product import lines
-from trials.turns.faults import FAULTS, Fault, planted
-from trials.turns.kinds import KINDS, dumped
-from trials.turns.wrong import WRONG, Wrong, mistaken
+
+TURNS = Path(__file__).parent / "data" / "turns"
+"""Batches of turns that were drawn, and what GRPO and mistakes in it give of some, by definition:
+``benchmarks/trials/turns`` of commit f4bf7df1 drew and computed them."""
+
+
+def drawn(name: str) -> list[tuple[dict[str, str], bytes]]:
+    """What was planted, and the record that has it."""
+    records = gzip.decompress((TURNS / f"{name}.jsonl.gz").read_bytes()).splitlines()
+    return [*zip(rows_of(TURNS / f"{name}.csv"), records, strict=True)]
 
 
 @pytest.mark.more
-def test_clean_batches_of_agents_have_no_fault(tmp_path: Path) -> None:
+def test_clean_batches_of_agents_have_no_fault() -> None:
     """Every layout and every credit that frameworks have, in one file."""
-    path = tmp_path / "clean.jsonl"
-    every = [
-        record
-        for seed, kind in enumerate(KINDS)
-        for record in dumped(kind, np.random.default_rng(seed), kind.name)
-    ]
-    path.write_bytes(lines(every))
-    document = answer("check", path, "--limit", 0)
-    assert document["records"] == len(KINDS)
+    document = answer("check", TURNS / "clean.jsonl.gz", "--limit", 0)
+    assert document["records"] == 31
     loud = [one for one in document["findings"] if one["severity"] != "info"]
     assert [(one["record"], one["code"]) for one in loud] == []
     assert "turns-missing" not in document["counts"]  # nor as an info, where half are sampled
 
 
-@each("fault", some(FAULTS, 12), ids=lambda fault: fault.name)
-def test_a_fault_of_turns_is_named(fault: Fault, tmp_path: Path) -> None:
-    """At its first and at its last strength, unless that is too weak to be sure."""
-    for strength in {fault.strengths[0]: 0, fault.strengths[-1]: 0}:
-        made = planted(fault, strength, fault.kinds[0], np.random.default_rng(5), "planted")
-        path = tmp_path / "fault.jsonl"
-        path.write_bytes(lines(made))
-        found = answer("check", path)["findings"]
-        loud = {one["code"] for one in found if one["severity"] != "info"}
-        assert loud - {*fault.codes} <= {"singleton-group"}
-        if fault.sure is None or strength in fault.sure:
-            assert loud & {*fault.codes}
+@each(("fault", "record"), some(drawn("faults"), 16), ids=lambda case: case[0]["name"])
+def test_a_fault_of_turns_is_named(fault: dict[str, str], record: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "fault.jsonl"
+    path.write_bytes(record)
+    found = answer("check", path)["findings"]
+    loud = {one["code"] for one in found if one["severity"] != "info"}
+    assert loud - {"singleton-group"} == {fault["code"]}
 
 
 @pytest.mark.more
-@each("wrong", WRONG, ids=lambda wrong: wrong.name)
-def test_a_wrong_implementation_is_explained(wrong: Wrong, tmp_path: Path) -> None:
-    for at, change in enumerate((wrong, None)):
-        record = mistaken(change, wrong.tried_on[0], np.random.default_rng(5), "record")
-        path = tmp_path / f"{at}.jsonl"
-        path.write_bytes(lines([record]))
-        document = answer("verify", path)
-        assert document["ok"] == (change is None)
-        (row,) = document["records"]
-        if change is not None:
-            assert row["first"]["mistakes"][0] == wrong.row
-            assert re.search(wrong.said, row["first"]["causes"][0])
+def test_right_numbers_agree() -> None:
+    assert answer("verify", TURNS / "right.jsonl.gz")["ok"]
 
 
-def rows(**columns: object) -> dict[str, object]:
-    """Two tasks of three attempts, of which the second has three turns, a response each."""
-    names = [f"{task}.{turn}" for task in "ab" for turn in (0, 1, 1, 1, 2)]
-    found = {
-        "log_probs_new": [[-0.5, -0.1, -0.7]] * 10,
-        "group_ids": [name[0] for name in names],
-        "trajectory_ids": names,
-        "rewards": [1, 0, 0, 0, 1, 0, 1, 1, 1, 0],
-    }
-    return found | columns
-
-
-def loud(record: dict[str, object], path: Path) -> set[str]:
-    path.write_bytes(lines([record]))
-    found = answer("check", path)["findings"]
-    return {one["code"] for one in found if one["severity"] != "info"} - {"duplicate"}
+@pytest.mark.more
+@each(("wrong", "record"), drawn("wrong"), ids=lambda case: case[0]["name"])
+def test_a_wrong_implementation_is_explained(
+    wrong: dict[str, str], record: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "wrong.jsonl"
+    path.write_bytes(record)
+    (row,) = answer("verify", path)["records"]
+    assert row["first"]["mistakes"][0] == wrong["row"]
+    assert re.search(wrong["said"], row["first"]["causes"][0])
 
 
 # ---- threads -------------------------------------------------------------------------------------

@@ -88,15 +88,21 @@ def test_its_size_is_that_of_the_definitions():
     assert found.worst == pytest.approx(worst, rel=0.15)
 
 
-def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spared_do():
-    one = drawn(2)
-    one = moved(one, one.versions == 3, 0.1)
+def by_version(one):
+    """The cause "version", of which version 6 is spared, and k3 of each token."""
     d = one.old - one.rollout
     k3, p = np.exp(d) - 1.0 - d, np.exp(np.minimum(one.old, one.rollout))
     room, spared = (1.0 - p) ** 2, one.versions == 6
     without = k3[spared].sum() / room[spared].sum() * room.sum()
     (version,) = (cause for cause in attributed(one).causes if cause.name == "version")
     assert version.explains == pytest.approx(1.0 - without / k3.sum(), rel=1e-9)
+    return version, k3
+
+
+def test_what_a_cause_explains_is_the_kl_that_goes_when_tokens_differ_as_the_spared_do():
+    one = drawn(2)
+    one = moved(one, one.versions == 3, 0.1)
+    version, k3 = by_version(one)
     shares = {kind.name: kind.share for kind in version.kinds}
     assert shares["version 3"] == pytest.approx(k3[one.versions == 3].sum() / k3.sum(), rel=1e-9)
     assert version.kinds[0].name == "version 3"
@@ -147,12 +153,7 @@ def test_a_version_of_few_tokens_is_not_spared():
     one = moved(one, one.versions == 3, 0.1)
     one.versions[one.rows.starts[:40]] = 9
     assert 0.05 * one.rows.total > 40
-    d = one.old - one.rollout
-    k3, p = np.exp(d) - 1.0 - d, np.exp(np.minimum(one.old, one.rollout))
-    room, spared = (1.0 - p) ** 2, one.versions == 6
-    without = k3[spared].sum() / room[spared].sum() * room.sum()
-    (version,) = (cause for cause in attributed(one).causes if cause.name == "version")
-    assert version.explains == pytest.approx(1.0 - without / k3.sum(), rel=1e-9)
+    by_version(one)
 
 
 def test_no_cut_and_no_order_changes_a_bit():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trials.turns.faults import FAULTS
-from trials.turns.wrong import WRONG
+from files import rows_of
 from trials.wrong.catalogue import MISTAKES
 
 from grpo_cli import mistakes as catalogue
@@ -38,5 +37,7 @@ def test_verify_has_a_cause_for_every_mistake_or_the_row_says_why_not() -> None:
 
 
 def test_the_experiment_plants_every_mistake_or_the_row_says_why_not() -> None:
-    planted = {plant.row for plant in (*MISTAKES, *FAULTS, *WRONG)}
+    turns = Path(__file__).parent / "data" / "turns"
+    planted = {row["row"] for path in turns.glob("*.csv") for row in rows_of(path)}
+    planted |= {plant.row for plant in MISTAKES}
     assert planted == {name for name, row in mistakes().items() if not row.no_plant}

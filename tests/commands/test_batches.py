@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import command
+import every_command
 import numpy as np
 import pytest
 from files import each, some
@@ -22,17 +23,7 @@ from grpo_cli import VARIANTS, GrpoError, InputError, UsageError, evaluate
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
-NEEDED = {
-    "max_completion_length": 20,
-    "response_length": 20,
-    "num_items_in_batch": 40,
-    "batch_num_tokens": 40,
-    "global_batch_size": 8,
-    "clip_cov_seed": 1,
-    "loss_denominator": 30,
-    "rejection_threshold": 0.5,
-}
-"""Values of hyperparameters that have no usual one."""
+NEEDED = every_command.NEEDED | {"rejection_threshold": 0.5}
 
 
 def record(draw: random.Random, step: int, rank: int, **more) -> dict:

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from files import each, expressions
 from planted import record
+from test_check_turns import drawn
 from trials.strangers3.exam import FAULTS
-from trials.turns import faults as turn_faults
 
 from grpo_cli import check
 from grpo_cli.errors import InputError
@@ -246,16 +246,12 @@ def of_dumps(seed: int) -> Iterator[str]:
             yield from (f"  {line}" for line in found_in(records))
 
 
-def of_turns(seed: int) -> Iterator[str]:
-    for fault in turn_faults.FAULTS:
-        for at, strength in enumerate(fault.strengths):
-            kind = fault.kinds[at % len(fault.kinds)]
-            yield f"{fault.name}, {strength}, {kind}"
-            random = np.random.default_rng([seed, at, len(fault.name)])
-            records = turn_faults.planted(fault, strength, kind, random, fault.name)
-            yield from (f"  {line}" for line in found_in(records))
+def of_turns() -> Iterator[str]:
+    for fault, line in drawn("faults"):
+        yield fault["name"]
+        yield from (f"  {line}" for line in found_in([json.loads(line)]))
 
 
 def test_all_findings_of_faults() -> None:
-    names = {"dumps": lambda seed: [*of_dumps(seed)], "turns": lambda seed: [*of_turns(seed)]}
+    names = {"dumps": lambda seed: [*of_dumps(seed)], "turns": lambda: [*of_turns()]}
     expressions(Path(__file__).parent / "cases" / "faults.txt", names)

@@ -128,6 +128,7 @@ def test_a_row_whose_masks_are_off_is_changed_too(path) -> None:
     assert shown.startswith("ms-swift/grpo --surrogate unclipped"), shown
 
 
+@pytest.mark.more
 @each(("flags", "words"), [({"std_ddof": 0, "beta": 0.0}, "grpo -p std_ddof=0 --beta 0")])
 def test_a_convention_is_named_in_fewest_words(path, flags, words) -> None:
     """Not as grpo-k1 without its KL, nor as pass@k with GRPO's advantages."""
@@ -333,6 +334,7 @@ def test_an_epsilon_that_is_not_usual_is_solved_for(tmp_path, low, high, words) 
         assert printed == first["value"] == pytest.approx(loss, rel=1e-12)
 
 
+@pytest.mark.more
 @each("beta", [0.0213, 0.00375])
 def test_a_beta_that_is_not_usual_is_solved_for(path, beta) -> None:
     loss = evaluate(path, "grpo", beta=beta).loss
@@ -341,12 +343,14 @@ def test_a_beta_that_is_not_usual_is_solved_for(path, beta) -> None:
     assert (first.value, first.hits_expected < 1e-3) == (loss, True)
 
 
+@pytest.mark.more
 def test_a_setting_of_many_decimals_is_chance() -> None:
     """Of the variants whose ε or β some number gives, few have one of six decimals."""
     path = str(Path(__file__).parents[2] / "samples/grpo_batch.json")
     assert not match(path, loss="0.0543218765").reproduced
 
 
+@pytest.mark.more
 def test_an_exact_epsilon_comes_before_what_float32_leaves() -> None:
     """Without its clip, of one token by a millionth, the loss is what float32 would leave."""
     rows = [{**one, "advantages": [r - math.pi / 8 for r in one["rewards"]]} for one in telling()]
@@ -550,6 +554,7 @@ def test_values_that_few_digits_leave_are_distinguished_by_more(known, losses) -
     assert f"to decide between the {found['entry_count']} values, give more digits" in shown
 
 
+@pytest.mark.more
 def test_names_that_are_equal_on_any_data_are_equal_in_every_eps(path) -> None:
     """Those that an eps tells from it are listed by themselves: their numbers differ here."""
     found = match(path, loss=f"{evaluate(path, 'dapo').loss:.5g}").matches[0]
@@ -566,6 +571,7 @@ def test_names_that_are_equal_on_any_data_are_equal_in_every_eps(path) -> None:
     assert {*listed.split("; ")} == {*found.except_eps}
 
 
+@pytest.mark.more
 def test_what_separates_equal_conventions_is_what_the_data_lacks(path, tmp_path) -> None:
     """A two-sided clip differs from DAPO where a ratio exceeds δ = 4 and A < 0."""
     words = f"--loss={evaluate(path, 'dapo').loss:.5g}"
@@ -597,6 +603,7 @@ def test_the_stage_in_which_conventions_differ_names_the_data(stage, rows, lacki
     assert unequal not in found.separating or unequal == lacking
 
 
+@pytest.mark.more
 def test_each_match_has_the_tolerance_of_its_own_sum(path) -> None:
     """That of the first is printed; a number beyond the digits is listed with its own."""
     loss = evaluate(path, "dr", stages={"aggregate": "token-mean"}, epsilon_high=0.3).loss
@@ -611,6 +618,7 @@ def test_each_match_has_the_tolerance_of_its_own_sum(path) -> None:
     assert all((abs(float(value)) > 5e-9) is bool(noted) for value, noted in off)
 
 
+@pytest.mark.more
 def test_a_convention_that_gives_the_loss_needs_no_other_setting(path) -> None:
     """Where only the KL is none that it has, it was to "match if ε_high 0.3 instead of 0.3"."""
     loss = evaluate(path, "dapo", epsilon_high=0.3).loss
@@ -937,6 +945,7 @@ def test_a_clip_above_with_a_kl_is_found_from_log_probs_in_float32(tmp_path) -> 
     assert not match(rows, logged="loss=loss").matches
 
 
+@pytest.mark.more
 @each("length", some([None, 64], 1))
 def test_of_equal_formulas_the_plainest_comes_first(path, length) -> None:
     """Dr. GRPO with a std, not a dual clip that no ratio reaches with Dr. GRPO's denominator."""

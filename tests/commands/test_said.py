@@ -4,8 +4,9 @@ A file begins with inputs that its cases share (``--- NAME`` and lines). A case 
 of its own, and command lines (``$``), each with its exit code where that is not 0, what stands on
 standard error (``!``), and, of a line that ends with ``# shown``, on standard output (``>``); with
 ``# shape`` each decimal of both is 0.0, since no case holds a number that the code under test has
-computed. A line with ``%`` is an expression in Python, in which an input is the value of its file;
-its value (of a list, each) is on lines with ``>``. ``GRPO_WRITE_CASES=1`` writes what comes now
+computed. A case of which a line is ``# more`` is tried by ``GRPO_MORE=1`` alone. A line with ``%``
+is an expression in Python, in which an input is the value of its file; its value (of a list, each)
+is on lines with ``>``. ``GRPO_WRITE_CASES=1`` writes what comes now
 into the files, to be read as a diff.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from files import MORE
 from fuzz.product import run
 
 import grpo_cli
@@ -85,6 +87,9 @@ def test_what_is_said(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shared, *cases = (one.splitlines() for one in path.read_text(encoding="utf-8").split("\n\n"))
     found = ["\n".join(shared)]
     for number, case in enumerate(cases):
+        if "# more" in case and not MORE:
+            found.append("\n".join(case))
+            continue
         folder = tmp_path / str(number)
         folder.mkdir()
         for name in ("samples", "tests"):

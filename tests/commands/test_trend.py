@@ -810,6 +810,7 @@ def test_a_usual_epsilon_that_explains_a_recorded_loss_is_named(count: int, tmp_
         assert shown[0] != shown[1] or not named
 
 
+@pytest.mark.more
 def test_a_recorded_loss_that_leaves_its_objective_is_a_finding(tmp_path: Path) -> None:
     """From the step on at which it does; not where it never agreed."""
     draw, path = random.Random(4), tmp_path / "a.jsonl"

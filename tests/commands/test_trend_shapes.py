@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from command import answer
 from files import expressions
 
@@ -73,6 +74,9 @@ def all_findings(name: str, folder: Path) -> Iterator[str]:
             yield f"  {one['severity']} {one['kind']} {span}, {score}: {one['sentence']}"
 
 
-def test_all_findings_of_series_of_many_shapes(tmp_path: Path) -> None:
-    path = Path(__file__).parent / "cases" / "findings.txt"
+@pytest.mark.parametrize(
+    "name", ["findings", pytest.param("findings_more", marks=pytest.mark.more)]
+)
+def test_all_findings_of_series_of_many_shapes(name: str, tmp_path: Path) -> None:
+    path = Path(__file__).parent / "cases" / f"{name}.txt"
     expressions(path, {"findings": lambda name: [*all_findings(name, tmp_path)]})

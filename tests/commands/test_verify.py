@@ -143,7 +143,7 @@ def test_the_first_stage_that_differs_is_named_with_its_place(
 def test_all_that_differs_is_listed_in_the_order_of_the_stages() -> None:
     expected = {"loss": 9.0, "ratio": [[9.0, 9.0]], "advantages": [1.0], "gradient": [[9.0, 9.0]]}
     row = {"log_probs_new": [[-1.0, -2.0]], "advantages": [1.0], "expected": expected}
-    (found,) = verify(row, "dr").records
+    (found,) = verify(row, "dr", causes=0).records
     assert found.first is not None
     assert (found.first.key, found.first.differing, found.first.of) == ("ratio", 2, 2)
     assert found.also == ("gradient", "loss")
@@ -158,6 +158,7 @@ def test_tokens_are_named_by_their_position_as_written() -> None:
     assert (found.first.response, found.first.token) == (1, 2)
 
 
+@pytest.mark.more
 def test_a_difference_as_users_run_it(tmp_path) -> None:
     result = run("verify", changed(tmp_path, negate))
     assert result.exit_code == 1
@@ -688,6 +689,7 @@ def test_a_kl_that_the_loss_lacks_is_called_that(tmp_path, flags, lacks) -> None
     assert ("no KL in the loss" in run("verify", path, *flags).stdout) is lacks
 
 
+@pytest.mark.more
 def test_the_command_that_asks_match_finds_the_record_whose_loss_it_has(tmp_path) -> None:
     """An id comes back at each step, so the step is named too."""
     rows = [dapo(at) | {"id": "p0", "step": at} for at in range(2)]

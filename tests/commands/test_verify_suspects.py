@@ -224,6 +224,7 @@ def places(row: str) -> Iterator[str]:
         yield f"{name}: {found.words} [{', '.join(found.stages)}]"
 
 
+@pytest.mark.more
 def test_where_changed_gradients_differ() -> None:
     path = Path(__file__).parent / "cases" / "places.txt"
     expressions(path, {"places": lambda row: [*places(row)]})

@@ -31,7 +31,7 @@ TESTS = Path(__file__).parent.parent
 ROOT = TESTS.parent
 _VERSION = re.compile(r"v:\d+\.\d+\.\d+")
 _STAGES = ("advantage", "ratio", "surrogate", "kl", "correction", "aggregate")
-_NEEDED = {
+NEEDED = {
     "max_completion_length": 20,
     "response_length": 20,
     "num_items_in_batch": 40,
@@ -175,7 +175,7 @@ def commands(folder: Path) -> Iterator[list[str]]:
 def _needed(takes: set[str]) -> list[str]:
     return [
         word
-        for name, value in _NEEDED.items()
+        for name, value in NEEDED.items()
         if name in takes
         for word in ("-p", f"{name}={value}")
     ]

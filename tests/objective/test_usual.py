@@ -85,7 +85,7 @@ def changing(objective, batch):
             yield name
 
 
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("given", [False, pytest.param(True, marks=pytest.mark.more)])
 def test_what_changes_a_row_is_what_it_needs(given):
     """Of a framework's rows that drop every response of this batch, or none, nothing changes."""
     batch = probe()

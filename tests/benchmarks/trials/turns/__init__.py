@@ -1,1 +1,0 @@
-"""Batches of agents: clean ones as frameworks write them, and faults of turns planted in them."""
