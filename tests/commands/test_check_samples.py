@@ -31,9 +31,9 @@ def shifted(seed: int, widths: tuple[int, ...] = (4, 4), **more: Any) -> Row:
     return {"log_probs_new": new, "log_probs_old": old, "rewards": rewards, **more}
 
 
-def sound(seed: int, widths: tuple[int, ...] = (63, 63)) -> Row:
+def sound(seed: int, widths: tuple[int, ...] = (63, 63), **more: Any) -> Row:
     """The same record with its own old log-probs."""
-    row = shifted(seed, widths)
+    row = shifted(seed, widths, **more)
     return row | {"log_probs_old": [[x - 0.01 for x in one] for one in row["log_probs_new"]]}
 
 
@@ -501,3 +501,12 @@ def test_a_constant_at_half_of_the_tokens_is_not_at_every_token():
         row = {"log_probs_new": (old + change).tolist(), "log_probs_old": old.tolist()}
         found = check([row | {"rewards": [0.0, 1.0] * 3}], limit=0).findings
         assert sum(one.code == "constant-log-ratio" for one in found) == wanted
+
+
+def test_ids_beyond_64_bits_are_not_compared_and_the_answer_says_so():
+    ids = [[2**63 + at for at in range(63)], [*range(63)]]
+    few = check([sound(0, token_ids=ids)])
+    missing = {one.about: one.missing[-1] for one in few.not_checked}
+    assert missing["end of text and repetition"] == ("token_ids below 2^63",)
+    every = check([sound(0, token_ids=[ids[1], ids[1]])]).not_checked
+    assert "end of text and repetition" not in {one.about for one in every}
