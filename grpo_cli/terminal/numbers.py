@@ -18,13 +18,9 @@ _ROUNDING = 1e-13
 
 
 def record_name(name: Any, line: int | None, source: str = "") -> str:
-    """What a record is called: what ``--record`` takes, and where an editor finds it.
+    """What a record is called: what ``--record`` takes, and in brackets where an editor finds it.
 
-    Args:
-        name: its id, or its number from 0 in its file.
-        line: its line from 1; None in arrays and tables. Without a file it is named only where the
-            number is no id, which differs from it by 1.
-        source: its file, where the reader may not know it.
+    Without its file (``source``) the line, from 1, is only for a record with a number, from 0.
     """
     place = f"line {line}" if name == (line or 0) - 1 else ""
     if source:

@@ -94,34 +94,38 @@ def _of_clips(own: Bound, other: Bound) -> Iterator[tuple[str, float]]:
 
 def _limits(one: Bound) -> Mapping[str, float]:
     """From where on a surrogate clips or drops tokens, or by which sign of A it treats them."""
-    values = {name: float(x) for name, x in one.values.items() if isinstance(x, int | float)}
-    found = {words: values[name] for name, words in _BY_SIGN.items() if name in values}
-    by_change = "dppo" in one.name
-    caps = [values[name] for name in ("delta", "dual_clip") if name in values]
-    if caps:
-        found["a ratio above {}" if by_change else "a ratio above {} with A < 0"] = min(caps)
-    for name, bound in values.items():
-        kind, _, side = name.rpartition("_")
-        if kind not in ("epsilon", "divergence") or side not in _CHANGES:
+    by_change, found = "dppo" in one.name, dict[str, float]()
+    for name, value in one.values.items():
+        words = (_OF_CHANGES if by_change else _OF_RATIOS).get(name)
+        if words is None or not isinstance(value, int | float):
             continue
-        moves, words, sign = _CHANGES[side]
-        if by_change:
-            by = "a binary KL above" if "kl" in one.name else "more than"
-            found[f"a token whose probability {moves} by {by} {{}} with {words[-5:]}"] = bound
-        elif (
-            limit := math.exp(sign * bound) if one.name in _OF_LOGS else 1.0 + sign * bound
-        ) > 0.0:
-            found[words] = limit
+        if "kl" in one.name:
+            words = words.replace("more than", "a binary KL above")
+        if not by_change and (sign := _SIDES.get(name)):
+            value = math.exp(sign * value) if one.name in _OF_LOGS else 1.0 + sign * value
+        if value > 0.0:
+            found[words] = min(value, found.get(words, math.inf))
     return found
 
 
-_BY_SIGN = {"tau_pos": "tokens with A > 0", "tau_neg": "tokens with A < 0"}
-_CHANGES = {
-    "low": ("falls", "a ratio below {} with A < 0", -1.0),
-    "high": ("rises", "a ratio above {} with A > 0", 1.0),
-}
+_SIDES = {"epsilon_low": -1.0, "epsilon_high": 1.0}
 _OF_LOGS = ("gmpo", "trl/gmpo", "verl/geo_mean")
 """Surrogates whose ε bounds the log ratio."""
+_OF_RATIOS = {
+    **dict.fromkeys(("delta", "dual_clip"), "a ratio above {} with A < 0"),
+    "epsilon_low": "a ratio below {} with A < 0",
+    "epsilon_high": "a ratio above {} with A > 0",
+    "tau_pos": "tokens with A > 0",
+    "tau_neg": "tokens with A < 0",
+}
+_FALLS = "a token whose probability falls by more than {} with A < 0"
+_RISES = "a token whose probability rises by more than {} with A > 0"
+_OF_CHANGES = {
+    **dict.fromkeys(("epsilon_low", "divergence_low"), _FALLS),
+    **dict.fromkeys(("epsilon_high", "divergence_high"), _RISES),
+    "dual_clip": "a ratio above {}",
+}
+"""What the hyperparameters of surrogates bound: ratios, or (DPPO) changes of the probability."""
 
 
 class _Facts:
