@@ -18,7 +18,6 @@ from grpo_cli.commands.answer import (
     notice_line,
     text_of_numbers,
     text_of_rows,
-    text_table,
     what_was_counted,
 )
 from grpo_cli.commands.frames import (
@@ -136,10 +135,6 @@ class Evaluated:
         """The main numbers of each batch, behind the fields that name it."""
         names = [name for name in self.batches[0] if name not in self.total] if self.batches else []
         return [{name: batch[name] for name in (*names, *_MAIN)} for batch in self.batches]
-
-    def __str__(self) -> str:
-        """All totals, a line each."""
-        return text_table([*self._named(), ("variant", self.variant)])
 
     def _named(self) -> list[tuple[str, Any]]:
         """The totals that are known, the main ones first, a norm with what it is the norm of."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from grpo_cli.terminal.display import chosen
-from grpo_cli.terminal.numbers import aligned, shown, visible
+from grpo_cli.terminal.numbers import aligned, brief, shown, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark_rows
 
@@ -59,7 +59,7 @@ def column(
 ) -> Column:
     """A column of values: numbers with their points under each other, or text."""
     if numeric is None:
-        numeric = show is shown and all(
+        numeric = show in (shown, brief) and all(
             (value is None or isinstance(value, int | float)) for value in values
         )
     texts = [show(value) for value in values]

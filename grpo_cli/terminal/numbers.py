@@ -17,13 +17,23 @@ _ROUNDING = 1e-13
 """Of the size of its terms, what a sum is that is 0 but for their rounding."""
 
 
-def record_name(name: Any, line: int | None) -> str:
-    """What a record is called: by its id, or by its number from 0 and its line from 1."""
-    return f"record {shown(name)}" + (f" (line {line:,})" if name == (line or 0) - 1 else "")
+def record_name(name: Any, line: int | None, source: str = "") -> str:
+    """What a record is called: what ``--record`` takes, and in brackets where an editor finds it.
+
+    Without its file (``source``) the line, from 1, is only for a record with a number, from 0.
+    """
+    place = f"line {line}" if name == (line or 0) - 1 else ""
+    if source:
+        place = visible(source) if line is None else f"{visible(source)}:{line}"
+    named = name if isinstance(name, int) else shown(name)
+    return f"record {named}" + (f" ({place})" if place else "")
 
 
 def shown(value: Any) -> str:
-    """A value in a table's cell: 6 significant digits, thousands with commas, nothing as a dash."""
+    """A value in a table's cell: 6 significant digits, thousands with commas, nothing as a dash.
+
+    Six are for what is compared and added up; ``brief`` is for fields whose kind is ``diagnostic``.
+    """
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -44,8 +54,12 @@ def shown_among(value: Any, size: float | None) -> str:
 
 
 def brief(value: Any) -> str:
-    """A number with 4 significant digits, for axes, legends and spans; else as ``shown``."""
-    return f"{value:.4g}" if isinstance(value, float) else shown(value)
+    """A number with 4 significant digits, for diagnostics, axes and spans; else as ``shown``.
+
+    Only 1 is 1: it is the ratio of a policy that did not change.
+    """
+    text = f"{value:.4g}" if isinstance(value, float) else "1"
+    return shown(value) if text == "1" else text
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -162,7 +162,7 @@ def test_an_error_is_1_though_eval_could_not_read_it(grpo, tmp_path):
     result = grpo("check", path)
     assert result.exit_code == 1
     assert "\n\nerror probabilities\n" in result.stdout
-    assert "dump.jsonl:2, record dapo/1" in " ".join(result.stdout.split())
+    assert "dump.jsonl:2), response 0" in " ".join(result.stdout.split())
     assert "→ take the natural logarithm" in result.stdout
 
 

@@ -31,9 +31,9 @@ def shifted(seed: int, widths: tuple[int, ...] = (4, 4), **more: Any) -> Row:
     return {"log_probs_new": new, "log_probs_old": old, "rewards": rewards, **more}
 
 
-def sound(seed: int, widths: tuple[int, ...] = (63, 63)) -> Row:
+def sound(seed: int, widths: tuple[int, ...] = (63, 63), **more: Any) -> Row:
     """The same record with its own old log-probs."""
-    row = shifted(seed, widths)
+    row = shifted(seed, widths, **more)
     return row | {"log_probs_old": [[x - 0.01 for x in one] for one in row["log_probs_new"]]}
 
 
@@ -442,6 +442,38 @@ def test_a_token_that_differs_from_a_step_on_is_one_finding_and_no_position():
     assert not any(one.counts for one in answer.mismatch.causes if one.name == "position")
 
 
+@each("noise", [0.06, 0.35])
+def test_old_log_probs_that_were_overwritten_are_one_finding_with_the_mismatch(noise):
+    """The engine's are of the true old policy: 8 prompts, 8 responses, 60 tokens, 10 steps."""
+    draw, rows = np.random.default_rng(5), []
+    for step, prompt in itertools.product(range(1, 11), range(8)):
+        old = -draw.gamma(0.6, 0.8, (8, 60))
+        moves = np.minimum(1.0, -old) * draw.normal(0.0, [[[noise]], [[0.01]]], (2, 8, 60))
+        new, engine = np.minimum(old + moves, -1e-6)
+        row = {"step": step, "prompt_id": prompt, "rewards": [0.0, 1.0] * 4}
+        row |= {"log_probs_new": new.tolist(), "log_probs_rollout": engine.tolist()}
+        rows.append(row | {"log_probs_old": (new if step > 5 else old).tolist()})
+    (found,) = check(rows, limit=0).findings
+    assert (found.code, found.severity, found.step) == ("rollout-mismatch", "warning", 6)
+    assert "One cause explains both" in found.message
+    assert "the engine is not the cause" in found.advice
+    rows[-1]["log_probs_old"][0][0] -= 0.01  # so that it was not overwritten there
+    assert not any("One cause" in one.message for one in check(rows, limit=0).findings)
+
+
+def test_columns_of_which_one_belongs_to_other_tokens_say_which_agrees_with_the_engine():
+    draw, rows = np.random.default_rng(6), []
+    for step in range(3):
+        new, old = -draw.gamma(0.6, 0.8, (2, 8, 60)) - 1e-6
+        row = {"step": step, "rewards": [0.0, 1.0] * 4, "log_probs_new": new.tolist()}
+        rows.append(
+            row | {"log_probs_old": old.tolist(), "log_probs_rollout": (1.01 * new).tolist()}
+        )
+    found = [one for one in check(rows).findings if one.code == "unrelated"]
+    assert found
+    assert all("log_probs_rollout agrees with log_probs_new" in one.message for one in found)
+
+
 @each(("tokens", "update"), [(7, 0.01), (14, 0.01), (28, 0.17)])
 @each("exchanged", ["log_probs_new", "log_probs_old"])
 def test_rows_that_were_exchanged_are_of_the_column_that_no_other_agrees_with(
@@ -471,3 +503,12 @@ def test_a_constant_at_half_of_the_tokens_is_not_at_every_token():
         row = {"log_probs_new": (old + change).tolist(), "log_probs_old": old.tolist()}
         found = check([row | {"rewards": [0.0, 1.0] * 3}], limit=0).findings
         assert sum(one.code == "constant-log-ratio" for one in found) == wanted
+
+
+def test_ids_beyond_64_bits_are_not_compared_and_the_answer_says_so():
+    ids = [[2**63 + at for at in range(63)], [*range(63)]]
+    few = check([sound(0, token_ids=ids)])
+    missing = {one.about: one.missing[-1] for one in few.not_checked}
+    assert missing["end of text and repetition"] == ("token_ids below 2^63",)
+    every = check([sound(0, token_ids=[ids[1], ids[1]])]).not_checked
+    assert "end of text and repetition" not in {one.about for one in every}

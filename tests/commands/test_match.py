@@ -603,6 +603,23 @@ def test_the_stage_in_which_conventions_differ_names_the_data(stage, rows, lacki
     assert unequal not in found.separating or unequal == lacking
 
 
+@each(
+    ("variant", "lacking"),
+    [
+        ("verl/dppo_tv", "a token whose probability falls by more than 0.2 with A < 0"),
+        ("verl/dppo_tv", "a token whose probability rises by a binary KL above 0.2 with A > 0"),
+    ],
+)
+def test_surrogates_that_bound_other_changes_than_the_ratio_name_theirs(variant, lacking) -> None:
+    rows = [{**row, "advantages": [1.0, -0.5, 0.7][: len(row["rewards"])]} for row in telling()[:1]]
+    for row in rows:
+        row["log_probs_old"] = [[p - 0.01 for p in one] for one in row["log_probs_new"]]
+        row.pop("log_probs_ref", None)
+    found = match(rows, loss=evaluate(rows, variant).loss)
+    assert lacking in found.separating
+    assert not any("below 0 " in words for words in found.separating)
+
+
 @pytest.mark.more
 def test_each_match_has_the_tolerance_of_its_own_sum(path) -> None:
     """That of the first is printed; a number beyond the digits is listed with its own."""

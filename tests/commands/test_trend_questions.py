@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -442,3 +446,14 @@ def test_parts_that_changed_are_few_or_all_but_few(broken: list[int], tmp_path: 
     shown = run("trend", path, "-v", "dr", "--by", "rank").stdout
     assert ("every rank except 5 changed (5 of 6)" in shown) == (len(broken) == 5)
     assert ("only rank=5 changed (1 of 6)" in shown) == (len(broken) == 1)
+
+
+def test_a_comparison_without_a_first_run_says_so() -> None:
+    words = [sys.executable, "-m", "grpo_cli", "trend", "--against", "samples/run/healthy.jsonl.gz"]
+    run = partial(subprocess.run, words, capture_output=True, text=True, cwd=SAMPLES.parents[1])
+    result = run(stdin=subprocess.DEVNULL)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "the first run is missing" in result.stderr
+    with gzip.open(SAMPLES / "healthy.jsonl.gz", "rt") as piped:
+        result = run(input=piped.read())
+    assert (result.returncode, "all 23 metrics are equal" in result.stdout) == (0, True)

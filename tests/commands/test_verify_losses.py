@@ -286,3 +286,16 @@ def test_a_constant_length_that_no_record_states_is_named_before_accumulation(
         assert not any("loss_gradient" in (one.first.pattern or "") for one in answer.records)
     stages = {"aggregate": "token-sum-norm"}
     assert verify(expecting, row, stages=stages, max_completion_length=length).ok
+
+
+def test_a_mistake_in_one_loss_whose_std_has_ddof_0_is_named(records) -> None:
+    """As with numpy's std: no setting says so, and the loss is all that there is."""
+    own, bare = ({"std_ddof": 0, "beta": beta} for beta in (OWN["beta"], 0.0))
+    unclipped = loss_of(records[0], own | {"epsilon_low": 1.0, "epsilon_high": 9.0})
+    negative = 2.0 * loss_of(records[0], bare) - loss_of(records[0], own)
+    for loss, words in (
+        (unclipped, MISSING),
+        (negative, "β with the wrong sign (−β): the KL is added to the objective"),
+    ):
+        answer = verify(records[0] | {"expected": {"loss": loss}}, "grpo")
+        assert answer.causes == (f"ddof 0 instead of 1 (-p std_ddof=0), and {words}",)

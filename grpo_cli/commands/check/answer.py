@@ -10,7 +10,7 @@ from grpo_cli.commands.answer import Answer, Printed, what_was_counted
 from grpo_cli.commands.frames import Frames
 from grpo_cli.errors import InputError
 from grpo_cli.objective.mismatch import Attribution
-from grpo_cli.terminal.numbers import counted, shown
+from grpo_cli.terminal.numbers import counted, record_name
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Finding(Answer):
 
     @property
     def where(self) -> str:
-        """The record, response and token in words, and how many records were compared together.
+        """The record, its file, response and token, and how many records were compared together.
 
         Where no response is named these are the first consecutive records that show it together,
         else all that were compared: up to 64 lines.
         """
         inside = {"response": self.response, "token": self.token}
         named = [f"{name} {at}" for name, at in inside.items() if at is not None]
-        place = ", ".join([f"record {shown(self.record)}", *named])
+        place = ", ".join([record_name(self.record, self.line, self.source), *named])
         if self.pooled == 1:
             return place
         if self.response is None:

@@ -40,7 +40,12 @@ class SkippedRules(NamedTuple):
 
 def missing_needs(topic: Topic, view: View) -> tuple[str, ...]:
     """Returns the fields that rules of a topic need and that the records of a view lack."""
-    return tuple(need for need in topic.needs if not any(map(view.has_field, need.split("|"))))
+    lacking = [need for need in topic.needs if not any(map(view.has_field, need.split("|")))]
+    by_id = view.has_field("token_ids") and any("token_ids" in need for need in topic.needs)
+    return (*lacking, *[_COMPARABLE] * (by_id and view.ids is None))
+
+
+_COMPARABLE = "token_ids below 2^63"
 
 
 def count_skipped(view: View) -> Counter[SkippedRules]:

@@ -202,8 +202,11 @@ class Check(Accumulator[Any]):
             ends = [row.evidence for row in self.findings.rows if row.code == "last-token"]
             if all(2 * one.get("responses", 0) < one.get("of", 0) for one in ends):
                 self.findings.drop("last-token", "")  # it ends the minority of the responses
-        if mismatch is not None and (grown or not mismatch.normal):
-            uneven = [*self._find_uneven_mismatch(mismatch)]
+        uneven = [] if mismatch is None else [*self._find_uneven_mismatch(mismatch)]
+        overwritten = any(one.kind == "overwritten" for _, one, _ in uneven)
+        if overwritten:
+            self.findings.drop("on-policy")
+        if mismatch is not None and (grown or overwritten or not mismatch.normal):
             if any(
                 one.severity is None and one.evidence["explains"] > _MOST for _, one, _ in uneven
             ):
@@ -274,7 +277,7 @@ class Check(Accumulator[Any]):
         for code, severity in self.findings.count_by(0, 2):
             if (severity == "error" and code in explaining) or (code, severity) in _OTHER_CAUSES:
                 return
-        for finding, step in find_uneven_mismatch(mismatch):
+        for finding, step in find_uneven_mismatch(mismatch, self.findings.equal):
             first = next(iter(self._compared))
             yield "rollout-mismatch", finding, self._compared[first if step is None else step]
 

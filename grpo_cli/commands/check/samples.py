@@ -36,6 +36,7 @@ class Findings:
         added: how many were added here.
         slopes: step → of all records, and of those with a temperature between trainer and engine:
             their number, Σ xy and Σ xx of all tokens (``Pair.leaning``), Σ log T and Σ (log T)².
+        equal: step → how many tokens are in records whose old log-probs equal the new ones.
     """
 
     limit: int
@@ -43,6 +44,7 @@ class Findings:
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     added: int = 0
     slopes: dict[str, F64] = field(default_factory=dict)
+    equal: Counter[int] = field(default_factory=Counter)
 
     def add(self, rule: Rule, finding: Finding, place: Place, source: int = 0) -> None:
         """Adds a rule's finding in a record of a source.
@@ -56,6 +58,8 @@ class Findings:
             sample = pair.view.sample_index[finding.record]
             own = (1.0, pair.leaning[1][sample], pair.leaning[2][sample], size, size * size)
             self.slopes.setdefault(step, np.zeros((2, 5)))[1] += own
+        if rule.code == "on-policy" and finding.kind.startswith("equal"):
+            self.equal[place.step] += finding.evidence["tokens"]
         severity, kind = rule.severity(finding), step or finding.kind
         self.counts[rule.code, kind, severity] += 1
         response = -1 if finding.response is None else finding.response
@@ -102,6 +106,7 @@ class Findings:
     def merge(self, other: Findings, source: int) -> None:
         """Adds the findings of a piece of a source."""
         self.counts += other.counts
+        self.equal += other.equal
         for step, sums in other.slopes.items():
             self.slopes[step] = self.slopes.get(step, 0.0) + sums
         for kind, rows in other.kept.items():

@@ -145,7 +145,7 @@ def _print_kind(
         hint = "--full for more" if rest.startswith("--") else rest
         counts = f": {every:,} findings, the first{at} ({hint}): "
         named = Text.assemble((severity, _STYLES[severity]), " ", (code, "bold"), counts)
-        place, message = (_place(rows[0]), "cyan"), visible(rows[0].message)
+        place, message = (rows[0].where, "cyan"), visible(rows[0].message)
         console.print(wrapped(Text.assemble(named, place, f": {message}"), width, 2))
         return
     count = f": {least}{every:,} findings, the first{at} ({rest})" if more else ""
@@ -154,7 +154,7 @@ def _print_kind(
         firsts = dict[str, Finding]()
         rows = [row for row in rows if firsts.setdefault(row.advice, row) is row]
     for row in rows:
-        found = Text.assemble("  ", (_place(row), "cyan"), f": {visible(row.message)}")
+        found = Text.assemble("  ", (row.where, "cyan"), f": {visible(row.message)}")
         console.print(wrapped(found, width, 4))
     for advice in dict.fromkeys(row.advice for row in rows):
         console.print(wrapped(Text(f"  → {advice}", "dim"), width, 4))
@@ -230,8 +230,3 @@ def _not_checked(skipped: Sequence[NotChecked], width: float) -> str:
             return f"{line}… {rest + 1} more (--full)"
         line += f"{part}, " if rest else part
     return line
-
-
-def _place(row: Finding) -> str:
-    line = "" if row.line is None else f":{row.line}"
-    return (f"{visible(row.source)}{line}, " if row.source else "") + row.where

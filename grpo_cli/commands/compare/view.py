@@ -20,10 +20,11 @@ from grpo_cli.commands.compare.answer import (
     agreeing,
     in_order,
 )
+from grpo_cli.commands.eval.view import SHOW
 from grpo_cli.objective.signature import plain, setting
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import and_more, counted, percent, shown_among, visible
+from grpo_cli.terminal.numbers import and_more, brief, counted, percent, shown, shown_among, visible
 from grpo_cli.terminal.prose import wrapped
 from grpo_cli.terminal.screen import Screen, mark, mark_rows
 
@@ -39,6 +40,7 @@ _SPARE: Sequence[str] = (
 )
 _SUMS = ("objective", "loss", "policy")
 _PERCENT = ("longest_quarter", "positive_advantage", "negative_advantage")
+_SHOW = {**SHOW, "cosine": brief}
 _WORDS = {"kl_weight": "the weight of each token's KL"}
 _MOST = 6
 """Differences and skipped variants that are printed without --full."""
@@ -126,7 +128,7 @@ def _columns(
             equal = {name: f" (+{size - 1} equal)" for name, size in sizes.items() if size > 1}
             columns.append(column(header, [name + equal.get(name, "") for name in values]))
         else:
-            columns.append(column(header, values))
+            columns.append(column(header, values, show=_SHOW.get(field, shown)))
     return columns
 
 

@@ -224,7 +224,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
                 pooled=run.pooled,
                 notes=total_notes(run),
                 batches=len(batches),
-                brief=brief,
+                short=brief,
             )
 
     def draw_batches(console: Console, screen: Screen, most: int = 0) -> None:

@@ -157,7 +157,7 @@ def column(name: str, values: Sequence[Any]) -> Any:
 def _kind(name: str) -> Any:
     """The type of a column whose values do not say it."""
     pa = package()
-    return {"text": pa.string(), "whole": pa.int64(), "number": pa.float64()}[KINDS[name]]
+    return {"text": pa.string(), "whole": pa.int64()}.get(KINDS[name], pa.float64())
 
 
 def _of_any_type(name: str, values: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ from grpo_cli.engine.rows.fields import (
     ACCUMULATED,
     COLUMNS,
     EXTRA,
+    KINDS,
     RECORD,
     RECORD_CONTEXT,
     RESPONSE_CONTEXT,
@@ -38,6 +39,7 @@ from grpo_cli.terminal.grid import (
 )
 from grpo_cli.terminal.numbers import (
     aligned,
+    brief,
     counted,
     percent,
     record_name,
@@ -76,7 +78,7 @@ def print_totals(
     pooled: str | None = None,
     notes: Iterable[str] = (),
     batches: int = 0,
-    brief: bool = False,
+    short: bool = False,
 ) -> None:
     """Prints the totals that were asked for, or all, with the objective and what they hide.
 
@@ -89,7 +91,7 @@ def print_totals(
         pooled: that the totals are of several steps, where they are.
         notes: what the totals hide.
         batches: how many batches the totals are the mean of; 0 where all is one batch.
-        brief: whether to leave out what is seldom needed.
+        short: whether to leave out what is seldom needed.
     """
     lines = Table.grid(padding=(0, 2, 0, 0))
     lines.add_column(no_wrap=True)
@@ -97,13 +99,13 @@ def print_totals(
     if names is not None:
         row = {"variant": parts[0].name, "signature": signature, **total}
         for name in names:
-            value = row.get(name)
-            lines.add_row(_label(name), Text(value if isinstance(value, str) else shown(value)))
+            value, show = row.get(name), SHOW.get(name, shown)
+            lines.add_row(_label(name), Text(value if isinstance(value, str) else show(value)))
         console.print(lines)
         return
     width = screen.width
     room = None if width is None else max(width - _LABEL, _NARROWEST)
-    left_out = (_SPARE_LINES if batches else _SPARE_LINES[:4]) if brief else ()
+    left_out = (_SPARE_LINES if batches else _SPARE_LINES[:4]) if short else ()
     size = total["gradient_norm"]
     texts = [shown_among(total[name], size if name in SUMS else None) for name in _ALIGNED]
     numbers = aligned([text if text.startswith("-") else f" {text}" for text in texts])
@@ -163,21 +165,21 @@ def _label(name: str) -> Text:
 
 def _details(total: Row, pooled: str | None, *, of_mean: bool) -> Iterator[tuple[str, str]]:
     if total["entropy"] is not None:
-        yield "entropy", shown(total["entropy"])
+        yield "entropy", brief(total["entropy"])
     yield "denominator", f"{shown(total['denominator'])} ({total['denominator_of']})"
     if total["tokens"]:
         yield (
             "clip_fraction",
-            f"{shown(total['clip_fraction'])} "
-            f"(low {shown(total['clip_fraction_low'])}, high {shown(total['clip_fraction_high'])})",
+            f"{brief(total['clip_fraction'])} "
+            f"(low {brief(total['clip_fraction_low'])}, high {brief(total['clip_fraction_high'])})",
         )
         yield (
             "ratio",
-            f"mean {shown(total['ratio_mean'])}, "
-            f"min {shown(total['ratio_min'])}, max {shown(total['ratio_max'])}",
+            f"mean {brief(total['ratio_mean'])}, "
+            f"min {brief(total['ratio_min'])}, max {brief(total['ratio_max'])}",
         )
     of = " (of the mean loss, not the mean of the norms)" if of_mean else ""
-    yield "gradient_norm", f"{shown(total['gradient_norm'])}{of}"
+    yield "gradient_norm", f"{brief(total['gradient_norm'])}{of}"
     yield "evaluated", what_was_counted(total) + (f"; {pooled}" if pooled else "")
 
 
@@ -385,8 +387,11 @@ def _cells(name: str, values: Sequence[Any]) -> Column:
         return column(name, values, show=lambda side: side or "·", style=_SIDE_STYLES.__getitem__)
     if name in SHARES:
         return column(name, values, show=percent, numeric=True)
-    return column(name, values)
+    return column(name, values, show=SHOW.get(name, shown))
 
+
+SHOW = {name: brief for name, kind in KINDS.items() if kind == "diagnostic"}
+"""How fields are shown, except those with six digits."""
 
 _SIDE_STYLES = {"low": "bold cyan", None: "dim", "high": "bold magenta"}
 

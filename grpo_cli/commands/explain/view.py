@@ -26,6 +26,7 @@ from grpo_cli.terminal.grid import (
     print_hidden,
 )
 from grpo_cli.terminal.numbers import (
+    brief,
     counted,
     decimals,
     equality,
@@ -304,7 +305,7 @@ def _print_responses(console: Console, screen: Screen, record: Entry, parts: Seq
     names |= {"Σ_k": "kl_sum"} if record["beta"] else {}
     names |= {"Σ_H": "entropy_sum"} if "entropy" in record else {}
     for header, name in (names | {"w": "weight", "gradient_norm": "gradient_norm"}).items():
-        show = _weight if name == "weight" else shown
+        show = _SHOW.get(name, shown)
         columns.append(_numbers(header, [*(show(row[name]) for row in rows), *[""] * len(tail)]))
     columns.append(_numbers("contribution", [*(parts[at] for at in listed), *last, total]))
     print_fitting(console, screen, columns, ("gradient_norm", "w", "Σ_k"), "response")
@@ -319,6 +320,9 @@ def _weight(value: float) -> str:
     """A weight as the fraction that it is, where it is one over a whole number."""
     count = round(1.0 / value) if value else 0
     return f"1/{count:,}" if count and abs(value * count - 1.0) < 1e-9 else shown(value)
+
+
+_SHOW = {"weight": _weight, "gradient_norm": brief}
 
 
 def _sum(record: Entry, parts: Sequence[str], places: int, records: int) -> Iterator[str]:

@@ -51,7 +51,7 @@ def show_help(*, topic: Topic = None) -> None:
     grpo help reward hacking
     grpo help --group-by
 
-    A page is laid out on a terminal, and Markdown in a pipe.
+    Prints a formatted page on a terminal, and its Markdown into a pipe.
     """  # noqa: D301 - \b is for the help's formatter
     words = " ".join(topic or ())
     name = words if words.startswith("-") else words.lower() or None

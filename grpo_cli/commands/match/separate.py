@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,12 +12,11 @@ from grpo_cli.batch import Batch
 from grpo_cli.commands.match.run import Candidate, Probes, without_eps
 from grpo_cli.engine import probe
 from grpo_cli.engine.chunk import Chunk
-from grpo_cli.hyperparameters import Value
 from grpo_cli.objective.choice import Bound
 from grpo_cli.objective.objective import Objective
 
 _EPOCH = "ratios other than 1 (a later epoch over its rollouts)"
-_CLIPPED = "more clipped ratios (a later epoch over its rollouts)"
+_FARTHER = "ratios farther from 1, with A > 0 and with A < 0 (a later epoch over its rollouts)"
 _SAME_FORMULA = 1e-12
 """Of J on the probe: a fixed eps of 1e-8 in a std changes more."""
 
@@ -69,24 +69,50 @@ def _between(mine: Objective, theirs: Objective, facts: _Facts) -> Iterator[tupl
 
 
 def _of_clips(own: Bound, other: Bound) -> Iterator[tuple[str, float]]:
-    """Ratios that two surrogates treat differently."""
-    both = own.values, other.values
-    low, high = ([_bound(one, name) for one in both] for name in ("epsilon_low", "epsilon_high"))
-    caps = [min(_bound(one, "delta"), _bound(one, "dual_clip")) for one in both]
-    if low[0] != low[1]:
-        yield "a ratio below {} with A < 0", 1.0 - min(low)
-    if high[0] != high[1]:
-        yield "a ratio above {} with A > 0", 1.0 + min(high)
-    if caps[0] != caps[1]:
-        yield "a ratio above {} with A < 0", min(caps)
-    if all(one[0] == one[1] for one in (low, high, caps)):
-        yield _CLIPPED, 0.0
+    """Tokens that two surrogates treat differently."""
+    mine, theirs = map(_limits, (own, other))
+    differing = [words for words in {**mine, **theirs} if mine.get(words) != theirs.get(words)]
+    for words in differing:
+        nearest = max if "below" in words else min
+        yield words, nearest(one[words] for one in (mine, theirs) if words in one)
+    if not differing:
+        yield _FARTHER, 0.0
 
 
-def _bound(values: Mapping[str, Value], name: str) -> float:
-    """A bound on the ratio; infinite where there is none."""
-    given = values.get(name)
-    return float(given) if isinstance(given, int | float) else np.inf
+def _limits(one: Bound) -> Mapping[str, float]:
+    """From where on a surrogate clips or drops tokens, or by which sign of A it treats them."""
+    by_change, found = "dppo" in one.name, dict[str, float]()
+    for name, value in one.values.items():
+        words = (_OF_CHANGES if by_change else _OF_RATIOS).get(name)
+        if words is None or not isinstance(value, int | float):
+            continue
+        if "kl" in one.name:
+            words = words.replace("more than", "a binary KL above")
+        if not by_change and (sign := _SIDES.get(name)):
+            value = math.exp(sign * value) if one.name in _OF_LOGS else 1.0 + sign * value
+        if value > 0.0:
+            found[words] = min(value, found.get(words, math.inf))
+    return found
+
+
+_SIDES = {"epsilon_low": -1.0, "epsilon_high": 1.0}
+_OF_LOGS = ("gmpo", "trl/gmpo", "verl/geo_mean")
+"""Surrogates whose ε bounds the log ratio."""
+_OF_RATIOS = {
+    **dict.fromkeys(("delta", "dual_clip"), "a ratio above {} with A < 0"),
+    "epsilon_low": "a ratio below {} with A < 0",
+    "epsilon_high": "a ratio above {} with A > 0",
+    "tau_pos": "tokens with A > 0",
+    "tau_neg": "tokens with A < 0",
+}
+_FALLS = "a token whose probability falls by more than {} with A < 0"
+_RISES = "a token whose probability rises by more than {} with A > 0"
+_OF_CHANGES = {
+    **dict.fromkeys(("epsilon_low", "divergence_low"), _FALLS),
+    **dict.fromkeys(("epsilon_high", "divergence_high"), _RISES),
+    "dual_clip": "a ratio above {}",
+}
+"""What the hyperparameters of surrogates bound: ratios, or (DPPO) changes of the probability."""
 
 
 class _Facts:

@@ -312,6 +312,13 @@ def paths(files: list[str] | None) -> list[str]:
     return ["-"]
 
 
+def is_piped() -> bool:
+    """Whether standard input has something to read."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return False
+    return bool(getattr(sys.stdin.buffer, "peek", lambda _: b" ")(1))
+
+
 def refuse_unopened(places: Sequence[str]) -> None:
     """Refuses several files of which some cannot be opened; one alone is refused when it is read.
 

@@ -66,9 +66,9 @@ class ShowOptions:
         str | None,
         option(
             "--by",
-            "NUMBER",
-            f"What ranks tokens (default: {RANK}; contribution if --having tests clip) and colours "
-            f"them: {', '.join(COLORS)}.",
+            "COLUMN",
+            f"Column that ranks tokens (default: {RANK}; contribution if --having tests clip) and "
+            f"colours them: {', '.join(COLORS)}.",
             autocompletion=complete.among(COLORS),
         ),
     ] = None

@@ -121,9 +121,9 @@ class Picture:
         bound, tokens = sum(count.values()), counted(len(clips), "token")
         if not bound:
             return f"clipped: none of {tokens}" if clips else ""
-        sides = ", ".join(f"{side} {shown(many / len(clips))}" for side, many in count.items())
+        sides = ", ".join(f"{side} {brief(many / len(clips))}" for side, many in count.items())
         line = (
-            f"clipped: {bound:,} of {tokens}, clip fraction {shown(bound / len(clips))} ({sides})"
+            f"clipped: {bound:,} of {tokens}, clip fraction {brief(bound / len(clips))} ({sides})"
         )
         moved = sum(
             clip is not None and bool(still)

@@ -64,7 +64,7 @@ def print_shown(
     if not answer.total:
         return
     total = answer.total
-    totals = f"loss {shown(total['loss'])}, gradient norm {shown(total['gradient_norm'])}"
+    totals = f"loss {shown(total['loss'])}, gradient norm {brief(total['gradient_norm'])}"
     whole = f"{counted(total['records'], 'record')}, {counted(total['tokens'], 'token')}"
     line = f"{answer.variant} on {whole}: {totals}"
     console.print(wrapped(Text(line, "bold"), screen.width, 2))
@@ -254,7 +254,7 @@ def _head(picture: Picture, screen: Screen) -> Iterator[Text]:
     name = record_name(record["id"], record["line"])
     step = f" of step {shown(record['step'])}" if record.get("step") is not None else ""
     of = f"{step}, {record['variant']}, evaluated alone"
-    totals = f"loss {shown(record['loss'])}, gradient norm {shown(record['gradient_norm'])}"
+    totals = f"loss {shown(record['loss'])}, gradient norm {brief(record['gradient_norm'])}"
     yield wrapped(Text.assemble((name, "bold"), f"{of}: {totals}"), screen.width, 2)
     if picture.remark:
         yield wrapped(Text(picture.remark, "bold"), screen.width, 2)

@@ -16,6 +16,7 @@ from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
     RunFiles,
+    is_piped,
     paths,
     tell_errors,
     tell_notes,
@@ -120,6 +121,8 @@ def answer_run(
     with failures(as_json=options.json or options.format == "json", hint=_SKIP):
         if options.asked:
             options.refuse_others()
+        if options.against and not files and not is_piped():
+            raise UsageError("the first run is missing: grpo trend RUN --against OTHER")
         plan = objective.plan().of_one_batch()
         log, unread = read_finite(options.log, read_size(reading.unpack))
         whose = options.framework(log)

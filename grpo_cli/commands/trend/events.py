@@ -33,7 +33,7 @@ from grpo_cli.commands.trend.watched import (
     remedy,
     watch,
 )
-from grpo_cli.terminal.numbers import and_more, counted, shown
+from grpo_cli.terminal.numbers import and_more, counted, record_name
 
 _TOGETHER = 8
 """Steps after its last finding within which what goes wrong is of an event that is over."""
@@ -90,9 +90,7 @@ class Checked(NamedTuple):
     def message(self) -> str:
         """Its message, and its record or how many records of the step it is of."""
         several = self.finding.records
-        line, record = self.finding.line, self.finding.record
-        is_number = line is not None and record == line - 1
-        one = f"line {line:,}, --record {record}" if is_number else f"record {shown(record)}"
+        one = record_name(self.finding.record, self.finding.line)
         of = f"{several:,} records of the step" if several > 1 else one
         return f"{self.finding.message} ({of})"
 

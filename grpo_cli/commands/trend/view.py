@@ -20,7 +20,7 @@ from grpo_cli.commands.trend.verdict import main_event, other_events
 from grpo_cli.commands.trend.watched import watch_logged
 from grpo_cli.terminal.display import chosen
 from grpo_cli.terminal.grid import Column, column, fitting, grid, print_hidden
-from grpo_cli.terminal.numbers import shown, visible
+from grpo_cli.terminal.numbers import brief, shown, visible
 from grpo_cli.terminal.paging import lines_of, print_page
 from grpo_cli.terminal.plots import Series, small_multiples, spark
 from grpo_cli.terminal.prose import as_command, wrapped
@@ -126,12 +126,7 @@ def sparing(
 def _column(name: str, values: Sequence[Any], sparks: str | None, places: Sequence[int]) -> Column:
     """A column in four significant digits, with a line wherever steps are left out."""
     numeric = not any(isinstance(one, str) for one in values)
-    made = column(
-        name,
-        [*values],
-        show=lambda value: f"{value:.4g}" if isinstance(value, float) else shown(value),
-        numeric=numeric,
-    )
+    made = column(name, [*values], show=brief, numeric=numeric)
     cells = [] if sparks is None else [Text(sparks, "cyan")]
     for at, cell in enumerate(made.cells):
         if at and places[at] > places[at - 1] + 1:

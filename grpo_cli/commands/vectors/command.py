@@ -30,7 +30,7 @@ Flag = Annotated[
     option(
         "--flag",
         "NAME",
-        "Only cases that are there for this bug (--flags).",
+        "Only cases that find this bug (--flags lists them).",
         autocompletion=lambda incomplete: complete.among([one["flag"] for one in listed_flags()])(
             incomplete
         ),
@@ -67,7 +67,7 @@ def list_vectors(
     """  # noqa: D301 - \b is for the help's formatter
     chosen = [name for name in (pattern, flag, result) if name is not None]
     if chosen and (bugs or folder):
-        raise UsageError(f"{chosen[0]} selects cases, but --flags and --export are for all of them")
+        raise UsageError(f"{chosen[0]} selects cases: --flags and --export take all of them")
     if bugs and folder:
         raise UsageError("--flags contradicts --export; keep one")
     if folder:

@@ -213,7 +213,7 @@ def _has_constants(row: Verdict, first: Difference) -> bool:
 
 def _question(row: Verdict, first: Difference, batch: str) -> str:
     """The command that looks for a convention which gives the loss of a record or batch."""
-    chosen_by = [] if row.line is None or batch == "input" else ["--record", str(row.id)]
+    chosen_by = [] if batch == "input" else ["--record", str(row.id)]
     if chosen_by and row.step is not None:
         chosen_by += ["--where", f"step=={row.step}"]
     if batch not in ("input", "record"):

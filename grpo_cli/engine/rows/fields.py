@@ -7,6 +7,7 @@ R responses, M records.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +38,8 @@ from grpo_cli.records.record import listed
 
 Read = Callable[[Source], list[Any]]
 
+_diagnostic = partial(Field, kind="diagnostic")
+
 
 def _share(part: int, all_of_it: int) -> float | None:
     return part / all_of_it if all_of_it else None
@@ -47,20 +50,20 @@ TOTAL = (
     Field("loss", lambda total: -total.objective + 0.0),
     Field("policy", lambda total: total.value(POLICY) + 0.0, 7),
     Field("kl", lambda total: total.value(KL) + 0.0 if total.kl_known else None, 3, usual=0.0),
-    Field("entropy", lambda total: total.value(ENTROPY) if total.sums(ENTROPY) else None, 15),
+    _diagnostic("entropy", lambda t: t.value(ENTROPY) if t.sums(ENTROPY) else None, 15),
     Field("denominator", lambda total: total.denominator, 11),
     Field("denominator_of", lambda total: total.denominator_of, 18, kind="text"),
     Field("records", lambda total: total.records, kind="whole"),
     Field("groups", lambda total: total.groups, 9, kind="whole"),
     Field("responses", lambda total: total.responses, 4, kind="whole"),
     Field("tokens", lambda total: total.tokens, 2, kind="whole"),
-    Field("clip_fraction", lambda t: _share(t.clipped_low + t.clipped_high, t.tokens), 1),
-    Field("clip_fraction_low", lambda total: _share(total.clipped_low, total.tokens), 14),
-    Field("clip_fraction_high", lambda total: _share(total.clipped_high, total.tokens), 13),
-    Field("ratio_mean", lambda t: t.ratio.value() / t.tokens if t.tokens else None, 6),
-    Field("ratio_min", lambda total: total.ratio_min if total.tokens else None, 12),
-    Field("ratio_max", lambda total: total.ratio_max if total.tokens else None, 8),
-    Field("gradient_norm", lambda total: total.gradient_norm),
+    _diagnostic("clip_fraction", lambda t: _share(t.clipped_low + t.clipped_high, t.tokens), 1),
+    _diagnostic("clip_fraction_low", lambda total: _share(total.clipped_low, total.tokens), 14),
+    _diagnostic("clip_fraction_high", lambda total: _share(total.clipped_high, total.tokens), 13),
+    _diagnostic("ratio_mean", lambda t: t.ratio.value() / t.tokens if t.tokens else None, 6),
+    _diagnostic("ratio_min", lambda total: total.ratio_min if total.tokens else None, 12),
+    _diagnostic("ratio_max", lambda total: total.ratio_max if total.tokens else None, 8),
+    _diagnostic("gradient_norm", lambda total: total.gradient_norm),
     Field("dead_groups", lambda total: total.dead_groups, 10, kind="whole"),
     Field("empty_responses", lambda total: total.empty_responses, 17, kind="whole"),
     Field("on_policy_records", lambda total: total.on_policy, 16, kind="whole"),
@@ -142,7 +145,7 @@ def _clips_and_ratios(level: Level, *spares: int) -> tuple[Field, ...]:
         *(clipped(-1, 1), clipped(-1), clipped(1)),
         *(mean, extremes(np.minimum), extremes(np.maximum)),
     )
-    return tuple(map(Field, _CLIPS_AND_RATIOS, reads, spares))
+    return tuple(map(_diagnostic, _CLIPS_AND_RATIOS, reads, spares))
 
 
 _CLIPS_AND_RATIOS = (
@@ -196,7 +199,7 @@ RECORD = (
     Field(
         "kl", _kl("record", lambda s, kl: plain(s.breakdown.record_value(kl.name))), 5, usual=0.0
     ),
-    Field("entropy", _entropy),
+    _diagnostic("entropy", _entropy),
     Field("denominator", lambda source: whole(source.breakdown.denominator), 14),
     Field(
         "denominator_of",
@@ -208,7 +211,7 @@ RECORD = (
     Field("response_count", lambda s: s.batch.records.lengths.tolist(), 7, kind="whole"),
     Field("tokens", lambda source: source.token_counts("record"), 2, kind="whole"),
     *_clips_and_ratios("record", 1, 13, 12, 8, 11, 3),
-    Field("gradient_norm", lambda s: np.sqrt(s.breakdown.record_gradient_squares).tolist()),
+    _diagnostic("gradient_norm", lambda s: np.sqrt(s.breakdown.record_gradient_squares).tolist()),
     Field("dead_groups", lambda source: source.breakdown.dead_groups.tolist(), 4, 0, kind="whole"),
     Field(
         "variant",
@@ -240,7 +243,7 @@ RESPONSE = (
     Field("weight", lambda source: plain(source.breakdown.weight), 8),
     *_terms("response"),
     *_clips_and_ratios("response", 2, 11, 10, 6, 9, 3),
-    Field("gradient_norm", lambda source: source.breakdown.response_gradient_norms.tolist()),
+    _diagnostic("gradient_norm", lambda source: source.breakdown.response_gradient_norms.tolist()),
 )
 
 
@@ -273,7 +276,7 @@ TURN = (
     Field("weight", lambda s: _one_value(s.breakdown.token_weight, s.turns), 8),
     *_terms("turn"),
     *_clips_and_ratios("turn", 2, 11, 10, 6, 9, 3),
-    Field("gradient_norm", _turn_gradients),
+    _diagnostic("gradient_norm", _turn_gradients),
 )
 
 
@@ -313,7 +316,7 @@ TRAJECTORY = (
     Field("tokens", lambda source: source.token_counts("trajectory"), 2, kind="whole"),
     *_terms("trajectory"),
     *_clips_and_ratios("trajectory", 3, 11, 10, 6, 9, 8),
-    Field(
+    _diagnostic(
         "gradient_norm",
         lambda source: np.sqrt(
             source.trajectories.sum(np.square(source.breakdown.response_gradient_norms))

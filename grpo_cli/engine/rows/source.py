@@ -17,7 +17,7 @@ from grpo_cli.records.record import Record
 
 Level = Literal["batch", "record", "trajectory", "response", "turn", "token"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-Kind = Literal["number", "whole", "text", "any"]
+Kind = Literal["number", "diagnostic", "whole", "text", "any"]
 
 
 class Field(NamedTuple):
@@ -29,7 +29,9 @@ class Field(NamedTuple):
         spare: when a narrow terminal goes without it: the greatest first; 0: never.
         usual: a table leaves the column out where all its values are this one.
         hidden: whether a table shows it only where it is asked for.
-        kind: what its values are; ``any``: what the user's data have.
+        kind: what its values are; ``any``: what the user's data have; ``diagnostic``: a number
+            that says how the run is doing and is no part of the objective, so that a table has
+            fewer digits of it.
     """
 
     name: str

@@ -376,7 +376,7 @@ def hint(
     values = [raw.value for raw in raws if isinstance(raw.value, dict)]
     fields = "".join(_fields(values, one) for one in where)
     if fields and record is not None and record.isdecimal():
-        return f"{fields}; a number for --record counts all records of the input"
+        return f"{fields}; a number for --record counts all records of the file"
     if fields or not values:
         return fields
     if record is not None:

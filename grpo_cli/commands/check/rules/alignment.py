@@ -231,6 +231,7 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
             },
             pair.record(sample),
             kind="sample",
+            words=pair.compare_with_others(sample)[1],
         )
     every = count_marked(pair.rows, low)
     for sample in np.flatnonzero(comparable & ~found & (every > 0)).tolist():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -343,11 +343,14 @@ def _describe_mismatch(pair: Pair, sample: int, error: float) -> Finding:
 
 
 @rule("rollout-mismatch", "input")
-def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | None]]:
+def find_uneven_mismatch(
+    found: MismatchFound, equal: Mapping[int, int]
+) -> Iterator[tuple[Finding, int | None]]:
     """Yields that most of a mismatch is at a word, places of responses, or steps; from which step.
 
     One finding, of the cause that explains a fifth or more, by six standard errors. It is an info
-    where the mismatch became smaller.
+    where the mismatch became smaller. It is of the old log-probs where these equal the new ones at
+    all tokens from the step on, and in no record before; ``equal``: step → how many such tokens.
     The first tokens from older weights, of a prefix cache: huggingface/trl#6007.
     """
     causes = {one.name: one for one in found.causes if one.counts}
@@ -366,9 +369,11 @@ def find_uneven_mismatch(found: MismatchFound) -> Iterator[tuple[Finding, int | 
     since, changed = f", from step {step} on", f"; and at what changed at step {step}"
     rest = (whole - carried) / max(others - tokens, 1)
     words = {"step": step, "where": where, "others": others - tokens, "rest": rest}
+    overwritten = step is not None and min(equal, default=None) == step
+    overwritten &= cause.name == STEP and sum(equal.values()) == tokens
     finding = Finding(
         {"explains": cause.explains, "tokens": tokens, "kl": carried / tokens},
-        kind="growing" if cause.grows else cause.name,
+        kind="overwritten" if overwritten else "growing" if cause.grows else cause.name,
         severity="info" if cause.name == STEP and step is None else None,
         words=words | {"since": since * begun, "changed": changed * begun},
     )

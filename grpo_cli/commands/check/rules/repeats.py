@@ -23,6 +23,7 @@ from grpo_cli.commands.check.rules.formulas import (
 from grpo_cli.commands.check.rules.rewards import describe_uneven
 from grpo_cli.commands.check.rules.values import find_wrong_entropies
 from grpo_cli.commands.check.tokens import Place
+from grpo_cli.terminal.numbers import record_name
 
 _SECOND_CHANCE = math.log(1e-2)
 
@@ -131,10 +132,8 @@ class InputMemory:
     ) -> Iterator[Finding]:
         if whole is not None:
             if (known := self._rows.get(whole)) is not None:
-                line = "" if known[0].line is None else f" (line {known[0].line})"
-                evidence = {"responses": count, "of": count}
-                first = {"first": f"record {known[0].name}{line}"}
-                yield Finding(evidence | first, kind="record")
+                evidence = {"responses": count, "of": count, "first": _name(known[0])}
+                yield Finding(evidence, kind="record")
                 return
             _remember(self._rows, whole, (place, None))
         copies = []
@@ -142,7 +141,7 @@ class InputMemory:
             if (known := self._rows.get(digest)) is None:
                 _remember(self._rows, digest, (place, row))
             else:
-                copies.append((row, f"record {known[0].name}, response {known[1]}"))
+                copies.append((row, f"{_name(known[0])}, response {known[1]}"))
         if copies:
             row, origin = copies[0]
             evidence = {"responses": len(copies), "of": count}
@@ -184,13 +183,17 @@ class InputMemory:
             words={
                 "go_on": "1 record belongs" if count == 1 else f"{count:,} records belong",
                 "label": label,
-                "first": first.name,
+                "first": _name(first),
                 "given": _GIVEN * keys.grouped,
             },
         )
 
 
 _GIVEN = "; the given advantages are used as they are"
+
+
+def _name(place: Place) -> str:
+    return record_name(place.name, place.line, place.source)
 
 
 def _remember(memory: OrderedDict[Any, Any], key: object, value: object) -> None:

@@ -274,13 +274,12 @@ hides ε, not ddof."""
 def settings(case: Case, *, more: bool) -> Iterator[Cause]:
     """Yields a KL that is missing or another one, as trainers' settings have it, and its β.
 
-    And every usual std_eps. ``more``:
-    any mistake about the KL or the std, and another choice at any stage, where a gradient or
-    several losses leave nothing to chance.
+    And every usual ddof and std_eps. ``more``: any mistake about the KL or the std, and another
+    choice at any stage, where a gradient or several losses leave nothing to chance.
     """
     of_kl, own = penalties(case) if more else usual(case), case.objective.advantage
     yield from islice(of_kl, 1)  # that it is missing is the most usual
-    for name, called, usual_values in _OF_STD if more else _OF_STD[1:]:
+    for name, called, usual_values in _OF_STD:
         for other in usual_values if name in own.values else ():
             if other != (stated := float(own.values[name] or 0.0)):
                 words = other_value(name, other, stated, own.values, called=called)
