@@ -456,7 +456,7 @@ def test_old_log_probs_that_were_overwritten_are_one_finding_with_the_mismatch(n
     (found,) = check(rows, limit=0).findings
     assert (found.code, found.severity, found.step) == ("rollout-mismatch", "warning", 6)
     assert "One cause explains both" in found.message
-    assert "the engine is not the cause" in found.advice
+    assert "The engine is not the cause" in found.advice
     rows[-1]["log_probs_old"][0][0] -= 0.01  # so that it was not overwritten there
     assert not any("One cause" in one.message for one in check(rows, limit=0).findings)
 
