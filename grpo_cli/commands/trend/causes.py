@@ -83,16 +83,20 @@ _ROSE = (
     "several steps, so look for another reward function, other prompts, or answers in the prompt"
 )
 _ONE_UPDATE = (
-    "look at the learning rate and the gradient's norm at that step, and clip the gradient; go back "
-    "to the last good step"
+    "look at the learning rate and the gradient's norm at that step, and clip the gradient; go "
+    "back to the last good step"
 )
-_LIMITED = "compare max_tokens and the loader's limit before and after that step, or mask cut responses"
+_LIMITED = (
+    "compare max_tokens and the loader's limit before and after that step, or mask cut responses"
+)
 _CUT = 0.1
 """The least share of responses that end at a limit."""
+_OF_POLICY = {KL, "entropy"}
+"""What does not change at once where other tokens are sampled."""
 _SAMPLED = "tokens are sampled with other settings than before (temperature, top-p, top-k)"
 _SAMPLER = (
-    "compare the engine's sampling settings, and the prompts, before and after that step: engine and "
-    "trainer agree on the log-probs, and the KL did not jump"
+    "compare the engine's sampling settings, and the prompts, before and after that step: engine "
+    "and trainer agree on the log-probs, and the KL did not jump"
 )
 _AROUND, _LEAST_SIDE, _NEAREST = 20, 5, 8
 """The steps before and after a change of rewards that are compared, at most and at least, and those
@@ -136,7 +140,7 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
     """
     wrong = [one for one in found if one.severity == WARNING]
     if first.is_single or not wrong:
-        return _large_update(first, wrong)
+        return _large_update(wrong, steps)
     last = min(one.onset for one in wrong) + LEAST_FUTURE  # later it is another event
     last = min([last, *(one.onset + SURE for one in wrong if one.is_clear)])
     causes = (cause(wrong, steps) for cause in _CAUSES)
@@ -325,28 +329,29 @@ def _new_limit(found: Sequence[Finding], steps: Steps) -> Cause | None:
 
 
 def _other_sampler(found: Sequence[Finding], steps: Steps) -> Cause | None:
-    """Tokens are as likely as never before from one step to the next, and nothing else says why.
+    """Tokens are as likely as never before from one step to the next, by an equal policy.
 
     Engine and trainer agree on them, and the policy did not leave the reference at that step.
     """
     surer = next((one for one in _named(found, "nll") if one.at_once), None)
-    if surer is None or steps.series_of("mismatch.mean_abs") is None:
+    needed = map(steps.series_of, ("mismatch.mean_abs", KL))
+    if surer is None or any(values is None for values in needed):
         return None
     near = [one for one in found if one is not surer and abs(one.onset - surer.onset) <= SURE]
     rows = [one.row.name for one in near if one.row is not None]
-    if any(row == KL or RANKS[row] < RANKS["reward_length_corr"] for row in rows):
+    if any(row in _OF_POLICY or RANKS[row] < RANKS["reward_length_corr"] for row in rows):
         return None
     return Cause(_SAMPLED, _SAMPLER, is_certain=False, first=surer)
 
 
-def _large_update(first: Finding, found: Sequence[Finding]) -> Cause | None:
+def _large_update(found: Sequence[Finding], _: Steps) -> Cause | None:
     """The ratios are off at one step, and the policy is farther from the reference since."""
-    if first.row is None or first.row.name not in ("ratio_p999", "ess"):
-        return None
-    levels = (one for one in _named(found, KL) if not one.is_single and one.direction == UP)
-    stays = any(0 <= one.onset - first.onset <= SURE for one in levels)
-    words = "one update moved the policy too far"
-    return Cause(words, _ONE_UPDATE, explains="temperature") if stays else None
+    levels = [one for one in _named(found, KL) if not one.is_single and one.direction == UP]
+    for one in _named(found, "ratio_p999", "ess"):
+        if one.is_single and any(0 <= each.onset - one.onset <= SURE for each in levels):
+            words = "one update moved the policy too far"
+            return Cause(words, _ONE_UPDATE, first=one, explains="temperature")
+    return None
 
 
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
@@ -357,6 +362,7 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _copied_reference,
     _other_reference,
     _stale_engine,
+    _large_update,
     _new_limit,
     _other_sampler,
     _scaled_rewards,

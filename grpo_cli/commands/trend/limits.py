@@ -146,7 +146,7 @@ def vanished(
     watch: Watch,
     values: F64,
     among: int = 1,
-    chance: Callable[[int], float] = lambda at: 0.0,
+    chance: Callable[[int], float] | None = None,
 ) -> Iterator[Change]:
     """Where numbers that rarely were exactly 0 (1 for "below 1") become so: no noise does that.
 
@@ -168,10 +168,10 @@ def vanished(
         share = (before.sum() + 1) / (len(before) + 2) if before.any() or among > 1 else 0.0
         if share > _OFTEN or (watch.gone is None and before[-LEAST_PAST:].any()):
             continue
-        share = max(share, chance(at))
-        count = LEAST_FUTURE if share == 0.0 else math.inf
-        if 0.0 < share < 1.0:
-            count = math.ceil(math.log(_CHANCE / among) / math.log(share))
+        share = share if chance is None else max(share, chance(at))
+        if share == 1.0:
+            continue
+        count = math.ceil(math.log(_CHANCE / among) / math.log(share)) if share else LEAST_FUTURE
         if end - at >= count:
             at_once = watch.gone is not None
             yield Change(at, at + count, SHIFT, up=nothing == 1.0, at_once=at_once)
@@ -202,7 +202,9 @@ def jumps(watch: Watch, values: F64) -> Iterator[Change]:
         spread = float(levels(np.diff(scaled[max(at - PAST, 0) : at]))[1])
         own = noise[at - 1] if watch.least else noise[at]  # the new level makes no grain
         error, size = max(spread, float(own)), float(sizes[row])
-        least = max((watch.jump[1] if watch.is_log else _JUMP) * error, _least_jump(watch, scaled, at))
+        least = max(
+            (watch.jump[1] if watch.is_log else _JUMP) * error, _least_jump(watch, scaled, at)
+        )
         if watch.is_small(float(medians(values[at : at + _SINCE])), up=up):
             continue
         if (UP if up else DOWN) in watch.jumps and size > least:
