@@ -205,6 +205,8 @@ def _no_reward(found: Sequence[Finding], steps: Steps) -> Cause | None:
         words = f"the rewards fell at {many}" if others else "the reward fell"
         return Cause(words, fell.row.fix, first=fell)
     what = "0" if first.metric.startswith(OF_ENVIRONMENT) else "equal"
+    if what == "equal" and not others and any(_named(found, "groups_equal")):
+        return None  # more groups than those of this prompt are equal
     more = f" and {counted(others, 'other')}" if others else ""
     return Cause(f"all rewards of {which}{more} are {what}", VERIFIER, first=first)
 

@@ -375,6 +375,7 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "groups_equal": ("more groups had equal rewards (no policy gradient)", ""),
     "groups_all_0": ("more groups had no right answer", ""),
     "reward_group_std": ("", "rewards within a group became more equal"),
+    OF_SPREAD: ("", "the rewards of a prompt became equal"),
     "reward_std": ("rewards became less equal", "rewards became more equal"),
     "reward_mean": ("", "the reward fell"),
     "eval/": ("", "the score on held-out data fell"),
