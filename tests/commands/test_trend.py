@@ -384,7 +384,7 @@ def test_recorded_advantages_follow_the_rewards(advantages, value, tmp_path: Pat
 @each(
     ("change", "words"),
     [
-        (lambda a: -a, "step 26: the advantages have the opposite sign of the rewards; "),
+        (lambda a: -a, "step 26: the sign of the advantages is reversed; "),
         (lambda a: a[::-1], "step 26: the advantages no longer follow the rewards; "),
         (lambda a: 2 * a, ""),
     ],

@@ -160,8 +160,8 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "a large update": (
         large_update,
-        r"step 24: .*; likely: log_probs_new is more peaked than log_probs_old, ",
-        "divide the logits by the sampling temperature",
+        "step 24: one update moved the policy too far; last good step 23; ",
+        "look at the learning rate and the gradient's norm at that step",
     ),
     "a larger update that is small": (moved_little, "no fault found in ", ""),
     "the gradient's sign": (
@@ -191,7 +191,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "rewards halved": (
         lambda now, since, draw: now.update(rewards=now["rewards"] / 2),
-        "step 24: rewards are 0.49 times what they were; last good step 23; ",
+        "step 24: the mean reward fell to 0.49 of its level; last good step 23; ",
         "look for a change of the reward's scale or weights",
     ),
     "copies": (
@@ -212,7 +212,7 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "the opposite sign": (
         lambda now, since, draw: now.update(advantages=-given(now)),
-        "step 24: the advantages have the opposite sign of the rewards; last good step 23; ",
+        "step 24: the sign of the advantages is reversed; last good step 23; ",
         "find what reversed the sign",
     ),
     "an engine without updates": (
@@ -424,6 +424,104 @@ def test_a_prompt_whose_rewards_become_equal_is_named(
     assert {one["severity"] for one in of_prompt} == ({"info"} if equal < 1.0 else set())
 
 
+@each(("equal", "dead"), [(0.1, False), (0.0, True)])
+def test_rewards_that_are_equal_by_chance_are_no_finding(
+    equal: float, dead: bool, tmp_path: Path
+) -> None:
+    """A hard prompt: seven of eight responses have 0.1 for their format, and soon all of them."""
+    rows = healthy()
+    for step, now in enumerate(rows):
+        now["rewards"][2] = 0.1
+        if STEP <= step < 34:
+            now["rewards"][2] = equal
+        elif step % 8:
+            now["rewards"][2, step % 5] = 1.1 if step % 3 == 0 else 0.0
+    path = written(tmp_path / "a.jsonl", rows, id=lambda step, group: group)
+    verdict = trend(path, "-v", "grpo")["verdict"]
+    words = "step 24: all rewards of prompt=2 are 0" if dead else "no fault found"
+    assert verdict.startswith(words)
+
+
+@each(("text", "name"), [
+    ("what is {}+{}?", "what is 2+2?"),
+    ("solve this:\n" + 9 * "x" + " + {} = {}" + 40 * ".", "solve this: xxxxxxxxx + 2 = 2"),
+])  # fmt: skip
+def test_the_text_of_a_prompt_is_its_name(text: str, name: str, tmp_path: Path) -> None:
+    """Where rows are grouped by their step and it; their group has another name at each step."""
+    rows = healthy()
+    for now in rows[STEP:]:
+        now["rewards"][2] = 0.0
+    path = write(tmp_path / "a.jsonl", (
+        {"step": step, "prompt": text.format(group, group)}
+        | {"rewards": now["rewards"][group][at]}
+        | {f"log_probs_{name}": now[name][group][at].tolist() for name in COLUMNS}
+        for step, now in enumerate(rows)
+        for group in range(GROUPS)
+        for at in range(8)
+    ))  # fmt: skip
+    found = trend(path, "-v", "grpo", "--group-by", "step,prompt")
+    assert found["verdict"].startswith(f"step 24: all rewards of prompt={name}")
+
+
+def lengths_of(step: int, draw: Random, most: int) -> Any:
+    return np.minimum(draw.poisson(20, 8) + 2 + step % 2, most)
+
+
+def of_lengths(path: Path, most: int, reward: Callable[[Any, int], Any]) -> Any:
+    """A run whose responses have at most so many tokens from step 24 on."""
+    draw = np.random.default_rng(5)
+    rows = []
+    for step in range(STEPS):
+        for group in range(6):
+            lengths = lengths_of(step, draw, most if step >= STEP else 99)
+            rewards = reward((draw.random(8) < 0.4).astype(float), step) if most < 99 else None
+            rewards = reward(lengths, step) if rewards is None else rewards
+            logs = [(-draw.exponential(0.7, size) - 0.01).tolist() for size in lengths]
+            rows.append({"step": step, "id": f"{step}/{group}", "log_probs_new": logs})
+            ends = ["length" if n == most or n > 21 else "stop" for n in lengths.tolist()]
+            rows[-1] |= {"rewards": rewards.tolist(), "finish_reason": ends}
+    return trend(write(path, rows))
+
+
+def test_a_new_limit_of_lengths_is_named(tmp_path: Path) -> None:
+    """Many responses were cut off before; the step is that of the limit."""
+    found = of_lengths(tmp_path / "a.jsonl", 17, lambda rewards, step: rewards)
+    words = "step 24: responses have a new limit of 17 tokens, at which "
+    assert found["verdict"].startswith(words)
+    assert "; last good step 23; " in found["verdict"]
+    assert found["events"][0]["fix"].startswith("compare max_tokens")
+
+
+def test_a_reward_that_pays_for_length_is_named(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+
+    def paid(lengths: Any, step: int) -> Any:
+        return (draw.random(8) < 0.3) + 0.1 * lengths * (step >= STEP)
+
+    found = of_lengths(tmp_path / "a.jsonl", 99, paid)
+    assert found["verdict"].startswith("step 24: the reward began to favour longer responses; ")
+    assert found["events"][0]["fix"].startswith("read the longest responses")
+
+
+@each(("columns", "words"), [
+    (COLUMNS, "step 24: the policy became too sure of its tokens; likely: tokens are sampled with"),
+    (("new", "old", "rollout"), "step 24: the policy became too sure of its tokens; last good"),
+])  # fmt: skip
+def test_other_settings_of_the_sampler_are_likely_where_only_the_tokens_changed(
+    columns: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    """All columns have surer tokens; of a policy that changed the reference has none."""
+    draw, rows = np.random.default_rng(2), healthy()
+    for step, now in enumerate(rows):
+        old = -draw.uniform(1.9, 2.1, now["old"].shape)
+        moved = {name: now[name] - now["old"] for name in COLUMNS}
+        for name in COLUMNS:
+            sure = 0.8 if step >= STEP and name in columns else 1.0
+            now[name] = sure * old + 0.5 * moved[name]
+    found = trend(written(tmp_path / "a.jsonl", rows), "-v", "grpo")
+    assert found["verdict"].startswith(words)
+
+
 def test_a_dead_prompt_is_no_headline_where_the_reward_fell_at_all(tmp_path: Path) -> None:
     """The answer is no longer paid for; one group still has a response without the format."""
     draw, rows = np.random.default_rng(5), healthy()
@@ -451,7 +549,7 @@ def test_the_factor_of_scaled_rewards_is_that_at_the_change(factor: float, tmp_p
         right = draw.random((GROUPS, 8)) < 0.2 + 0.006 * step
         now["rewards"] = right * (factor if step >= STEP else 1.0)
     verdict = trend(written(tmp_path / "a.jsonl", rows))["verdict"]
-    said = re.match(r"step 24: rewards are (\S+) times what they were", verdict)
+    said = re.match(r"step 24: the mean reward (?:rose|fell) to (\S+) (?:times|of) its", verdict)
     assert said is not None
     assert float(said[1]) == pytest.approx(factor, rel=0.05)
 

@@ -230,9 +230,10 @@ def with_checks(events: Sequence[Event], steps: Steps, run: Run) -> list[Event]:
 
 def _checked(event: Event, steps: Steps, run: Run) -> Event:
     """The event with what its records say of it."""
-    event = replace(event, checked=_named_in(event, steps, run))
-    at = steps.numbers.index(event.first.onset)
-    known = event.cause
+    at, known = steps.numbers.index(event.first.onset), event.cause
+    explained = "" if known is None else known.explains
+    checked = [one for one in _named_in(event, steps, run) if one.finding.code != explained]
+    event = replace(event, checked=checked)
     if (known is not None and not known.has_reason) or event.checked_there or at == 0:
         return event
     now, before = (of_steps(run.reader, [steps[one]], run.step_source) for one in (at, at - 1))

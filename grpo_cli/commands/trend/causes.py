@@ -26,7 +26,7 @@ from grpo_cli.commands.trend.onsets import (
 )
 from grpo_cli.commands.trend.step import SURE, WARNING, Finding, Steps
 from grpo_cli.commands.trend.sums import OF_ENVIRONMENT, OF_SPREAD, PROMPT
-from grpo_cli.commands.trend.watched import DOWN, UP, VERIFIER
+from grpo_cli.commands.trend.watched import DOWN, RANKS, UP, VERIFIER
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
@@ -39,7 +39,7 @@ _REWARD = "reward_mean"
 _REWARDS = ("reward_std", _REWARD, "reward_group_std")
 _OF_KL = {KL, "loss", "gradient_norm"}
 """What changes with the reference alone."""
-_OPPOSITE = "the advantages have the opposite sign of the rewards"
+_OPPOSITE = "the sign of the advantages is reversed"
 _SIGN = "find what reversed the sign of the advantages: training makes right answers less likely"
 _OF_UPDATES = "reward_ratio_corr"
 _REVERSED = "the updates make responses with more reward less likely"
@@ -49,8 +49,9 @@ _SIGN_OF_LOSS = (
 )
 _SURE = 3.0
 """Standard errors from which on a mean is below 0."""
-_FOLLOWS = 0.8
-"""The least correlation of advantages that follow the rewards."""
+_FOLLOWS, _STILL = 0.5, 0.8
+"""The least correlation of advantages that follow the rewards, and the least share of it that it
+has with the other sign where they are reversed."""
 _REFERENCE = (
     "if the reference was not replaced on purpose, compare its weights before and after that step; "
     "no series of the policy changed with the KL"
@@ -83,6 +84,22 @@ _ROSE = (
     "read responses with high rewards from before and after that step: a policy learns over "
     "several steps, so look for another reward function, other prompts, or answers in the prompt"
 )
+_ONE_UPDATE = (
+    "look at the learning rate and the gradient's norm at that step, and clip the gradient; go "
+    "back to the last good step"
+)
+_LIMITED = (
+    "compare max_tokens and the loader's limit before and after that step, or mask cut responses"
+)
+_CUT = 0.1
+"""The least share of responses that end at a limit."""
+_OF_POLICY = {KL, "entropy"}
+"""What does not change at once where other tokens are sampled."""
+_SAMPLED = "tokens are sampled with other settings than before (temperature, top-p, top-k)"
+_SAMPLER = (
+    "compare the engine's sampling settings, and the prompts, before and after that step: engine "
+    "and trainer agree on the log-probs, and the KL did not jump"
+)
 _AROUND, _LEAST_SIDE, _NEAREST = 20, 5, 8
 """The steps before and after a change of rewards that are compared, at most and at least, and those
 whose mean spread gives the factor: of 5 it is as far off by noise as of 12 by growth."""
@@ -104,6 +121,7 @@ class Cause(NamedTuple):
         fix: what to do about it.
         first: the finding that shows it best.
         has_reason: whether what ``grpo check`` finds there may be why it happened.
+        explains: the rule of ``grpo check`` whose findings there follow from it.
     """
 
     words: str
@@ -111,6 +129,7 @@ class Cause(NamedTuple):
     is_certain: bool = True
     first: Finding | None = None
     has_reason: bool = False
+    explains: str = ""
 
 
 def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | None:
@@ -123,7 +142,7 @@ def cause_of(first: Finding, found: Sequence[Finding], steps: Steps) -> Cause | 
     """
     wrong = [one for one in found if one.severity == WARNING]
     if first.is_single or not wrong:
-        return None
+        return _large_update(wrong, steps)
     last = min(one.onset for one in wrong) + LEAST_FUTURE  # later it is another event
     last = min([last, *(one.onset + SURE for one in wrong if one.is_clear)])
     causes = (cause(wrong, steps) for cause in _CAUSES)
@@ -139,7 +158,8 @@ def _named(found: Sequence[Finding], *names: str) -> Iterator[Finding]:
 def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
     """The advantages follow the rewards with the sign turned."""
     for one in _named(found, "reward_advantage_corr"):
-        if one.after is not None and one.after < -_FOLLOWS < _FOLLOWS < (one.before or 0.0):
+        before = one.before or 0.0
+        if one.after is not None and before > _FOLLOWS and -one.after > _STILL * before:
             return Cause(_OPPOSITE, _SIGN, first=one)
     return None
 
@@ -187,6 +207,8 @@ def _no_reward(found: Sequence[Finding], steps: Steps) -> Cause | None:
         words = f"the rewards fell at {many}" if others else "the reward fell"
         return Cause(words, fell.row.fix, first=fell)
     what = "0" if first.metric.startswith(OF_ENVIRONMENT) else "equal"
+    if what == "equal" and not others and any(_named(found, "groups_equal")):
+        return None  # more groups than those of this prompt are equal
     more = f" and {counted(others, 'other')}" if others else ""
     return Cause(f"all rewards of {which}{more} are {what}", VERIFIER, first=first)
 
@@ -281,14 +303,59 @@ def _scaled_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
         return None
     before, after = sides[_REWARDS[0]]
     factor = float(after[:_NEAREST].mean() / before[-_NEAREST:].mean())
-    return Cause(f"rewards are {factor:.2g} times what they were", _SCALED, first=changed[0])
+    fell = f"fell to {factor:.2g} of" if factor < 1.0 else f"rose to {factor:.2g} times"
+    return Cause(f"the mean reward {fell} its level", _SCALED, first=changed[0])
 
 
 def _better_at_once(found: Sequence[Finding], _: Steps) -> Cause | None:
-    """The reward rose from one step to the next."""
+    """The reward rose from one step to the next, maybe since it pays for length."""
     rose = (one for one in _named(found, _REWARD) if one.at_once and one.direction == UP)
     one = next(rose, None)
-    return None if one is None else Cause("the reward rose at once", _ROSE, first=one)
+    if one is None:
+        return None
+    for paid in _named(found, "reward_length_corr"):
+        if _are_near(one, paid) and paid.row is not None:
+            return Cause("the reward began to favour longer responses", paid.row.fix, first=one)
+    return Cause("the reward rose at once", _ROSE, first=one)
+
+
+def _new_limit(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """Many responses end at one length, which is shorter than any longest one before."""
+    for one in _named(found, LENGTH) if not steps.logged else ():
+        at = steps.numbers.index(one.onset)
+        longest, share = (steps.metrics[name] for name in ("length_p95", "at_longest"))
+        before, since = longest[max(at - PAST, 0) : at], longest[at:][:FUTURE]
+        many = float(medians(share[at:][:FUTURE]))
+        if (since == since[0]).all() and before.min(initial=math.inf) > since[0] and many > _CUT:
+            words = f"responses have a new limit of {since[0]:,.0f} tokens, at which {many:.0%} end"
+            return Cause(words, _LIMITED, first=one)
+    return None
+
+
+def _other_sampler(found: Sequence[Finding], steps: Steps) -> Cause | None:
+    """Tokens are as likely as never before from one step to the next, by an equal policy.
+
+    Engine and trainer agree on them, and the policy did not leave the reference at that step.
+    """
+    surer = next((one for one in _named(found, "nll") if one.at_once), None)
+    needed = map(steps.series_of, ("mismatch.mean_abs", KL))
+    if surer is None or any(values is None for values in needed):
+        return None
+    near = [one for one in found if one is not surer and abs(one.onset - surer.onset) <= SURE]
+    rows = [one.row.name for one in near if one.row is not None]
+    if any(row in _OF_POLICY or RANKS[row] < RANKS["reward_length_corr"] for row in rows):
+        return None
+    return Cause(_SAMPLED, _SAMPLER, is_certain=False, first=surer)
+
+
+def _large_update(found: Sequence[Finding], _: Steps) -> Cause | None:
+    """The ratios are off at one step, and the policy is farther from the reference since."""
+    levels = [one for one in _named(found, KL) if not one.is_single and one.direction == UP]
+    for one in _named(found, "ratio_p999", "ess"):
+        if one.is_single and any(0 <= each.onset - one.onset <= SURE for each in levels):
+            words = "one update moved the policy too far"
+            return Cause(words, _ONE_UPDATE, first=one, explains="temperature")
+    return None
 
 
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
@@ -299,6 +366,9 @@ _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _copied_reference,
     _other_reference,
     _stale_engine,
+    _large_update,
+    _new_limit,
+    _other_sampler,
     _scaled_rewards,
     _better_at_once,
 )

@@ -23,6 +23,7 @@ from grpo_cli.commands.trend.onsets import (
     TREND,
 )
 from grpo_cli.commands.trend.step import FAR, INFO, SURE, WARNING, Finding, Steps
+from grpo_cli.commands.trend.sums import OF_SPREAD
 from grpo_cli.commands.trend.watched import (
     DOWN,
     GO_BACK,
@@ -41,7 +42,7 @@ AT_ONCE = 3
 """The first steps of an event, in which responses or rewards change that the update follows."""
 _POLICY = RANKS["gradient_norm"]
 _EFFECTS = {
-    **dict.fromkeys(("gradient_norm", "reward_group_std", "reward_std"), DOWN),
+    **dict.fromkeys(("gradient_norm", "reward_group_std", OF_SPREAD, "reward_std"), DOWN),
     **dict.fromkeys(("groups_equal", "groups_all_0"), UP),
 }
 """What becomes less, or more, because responses or rewards changed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -40,9 +40,9 @@ _CLEAR = 1.75
 """Deviations of a mean of five steps from what was usual."""
 _COARSE = 0.25
 """The noise of a share, as an angle, beyond which it is of fewer than four."""
-_BEFORE, _SINCE, _MOST_AT_ONCE, _JUMP = 8, 6, 0.55, (3.0, 2.5)
+_BEFORE, _SINCE, _MOST_AT_ONCE, _JUMP = 8, 6, 0.55, 3.0
 """The values before and since a jump, the share of it between all of them, and its least
-size, in robust deviations of the moves from value to value; of what is positive the second. In
+size, in robust deviations of the moves from value to value, of what may be negative. In
 200 healthy runs and 200 logs there are none, nor in 70 rewards that rise by a curve."""
 _ERROR = math.sqrt((1 / _BEFORE + 1 / _SINCE) / 2)
 """The standard error of a jump, in such deviations: a move has the noise of two values."""
@@ -100,7 +100,7 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
     """
     if limit.room is None:
         passed = values > limit.bound if limit.above else values < limit.bound
-        enough, inside = min(_MOST, len(values) // 2 + 1), passed
+        enough, least = min(_MOST, len(values) // 2 + 1), None
     else:
         means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]
         passed = (means > np.arcsin(np.sqrt(limit.bound))) & (watch.noise(values) <= _COARSE)
@@ -110,10 +110,12 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
         before = np.sin(level) ** 2  # the share that the angle is of
         bound = np.arcsin(np.sqrt(np.maximum(limit.bound, 1 - limit.room * (1 - before))))
         passed[places] = means[places] > np.maximum(bound, level + _CLEAR * spread)
-        enough, inside = 1, values > limit.bound
+        enough, least = 1, np.zeros(len(values))
+        least[places] = np.maximum(np.arcsin(np.sqrt(limit.bound)), level + _CLEAR * spread)
     counts = np.convolve(passed, np.ones(_OF if enough > 1 else 1))[: len(values)]
     for last in np.flatnonzero(passed & (counts >= enough)).tolist():
         first = max(last - _OF + 1, 0)
+        inside = passed if least is None else scaled > least[last]
         at = first + int(np.argmax(inside[first : last + 1]))
         yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
 
@@ -140,10 +142,20 @@ def stuck(watch: Watch, values: F64) -> Iterator[Change]:
         yield Change(0, _OF, STUCK, up=watch.stuck != 0.0, end=count if len(others) else None)
 
 
-def vanished(watch: Watch, values: F64, among: int = 1) -> Iterator[Change]:
+def vanished(
+    watch: Watch,
+    values: F64,
+    among: int = 1,
+    chance: Callable[[int], float] | None = None,
+) -> Iterator[Change]:
     """Where numbers that rarely were exactly 0 (1 for "below 1") become so: no noise does that.
 
-    The onset test takes the growth before it for noise. ``among``: of how many series this is one.
+    The onset test takes the growth before it for noise.
+
+    Args:
+        watch, values: a series.
+        among: of how many series this is one.
+        chance: a place → at least how often values there are 0 by chance.
     """
     nothing = {"log": 0.0, "growth": 0.0, "below 1": 1.0}.get(watch.scale)
     if nothing is None and watch.gone is None:
@@ -155,6 +167,9 @@ def vanished(watch: Watch, values: F64, among: int = 1) -> Iterator[Change]:
         before = gone[max(at - PAST, 0) : at]
         share = (before.sum() + 1) / (len(before) + 2) if before.any() or among > 1 else 0.0
         if share > _OFTEN or (watch.gone is None and before[-LEAST_PAST:].any()):
+            continue
+        share = share if chance is None else max(share, chance(at))
+        if share == 1.0:
             continue
         count = math.ceil(math.log(_CHANCE / among) / math.log(share)) if share else LEAST_FUTURE
         if end - at >= count:
@@ -187,7 +202,9 @@ def jumps(watch: Watch, values: F64) -> Iterator[Change]:
         spread = float(levels(np.diff(scaled[max(at - PAST, 0) : at]))[1])
         own = noise[at - 1] if watch.least else noise[at]  # the new level makes no grain
         error, size = max(spread, float(own)), float(sizes[row])
-        least = max(_JUMP[watch.is_log] * error, _least_jump(watch, scaled, at))
+        least = max(
+            (watch.jump[1] if watch.is_log else _JUMP) * error, _least_jump(watch, scaled, at)
+        )
         if watch.is_small(float(medians(values[at : at + _SINCE])), up=up):
             continue
         if (UP if up else DOWN) in watch.jumps and size > least:
@@ -198,7 +215,7 @@ def jumps(watch: Watch, values: F64) -> Iterator[Change]:
 def _least_jump(watch: Watch, scaled: F64, at: int) -> float:
     """The least size of a jump at a place that matters."""
     if watch.is_log:
-        return math.log(3.0)
+        return watch.jump[0]
     sides = scaled[max(at - FUTURE, 0) : at], scaled[at : at + FUTURE]
     before, after = (abs(float(medians(side))) for side in sides)
     if watch.scale == "correlation":  # to the other side of 0

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments, borders
-from grpo_cli.commands.trend.metadata import add_metadata, environments, repetition
+from grpo_cli.commands.trend.metadata import TEXT, add_metadata, environments, repetition
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
     EACH,
@@ -395,15 +395,23 @@ def functions_of(chunk: Chunk) -> dict[str, F64]:
 
 
 def _labels_and_prompts(chunk: Chunk) -> tuple[list[Any], list[Any]]:
-    """The name of each group of the chunk, and this or the id of a record of one group."""
+    """The name of each group of the chunk, and of its prompt.
+
+    That is the number of the group, or of a record of one group; where these have none the text
+    of the prompt (other names may be of one step); and without a text their name.
+    """
     labels, prompts = list[Any](), list[Any]()
     owner = np.zeros(chunk.batch.group_count, dtype=np.int64)
     owner[chunk.batch.groups] = chunk.batch.records.index
     counts = np.bincount(owner, minlength=len(chunk.records)).tolist()
-    for record, count in zip(chunk.records, counts, strict=True):
+    steps: Sequence[RecordStep] = chunk.of_batches  # type: ignore[assignment]  # of with_steps
+    for record, step, count in zip(chunk.records, steps, counts, strict=True):
         named = record.group_labels if len(record.group_labels or ()) == count else None
         labels += named or [None] * count
-        prompts += named or [record.id if count == 1 else None] * count
+        names = named or [record.id if count == 1 else None] * count
+        text = (step.metadata or {}).get(TEXT) if count == 1 else None
+        is_text = isinstance(text, str) and (names[0] is None or isinstance(names[0], str))
+        prompts += [text] if is_text else names
     return labels, prompts
 
 

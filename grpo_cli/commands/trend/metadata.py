@@ -31,7 +31,9 @@ from grpo_cli.records.unread import ENDINGS, VERSIONS
 
 ENVIRONMENTS = ("env", "env_name", "data_source", "task")
 """Fields of whose values each has a mean reward, up to ``MOST_ENVIRONMENTS`` values."""
-_READ = frozenset((*ENDINGS, *VERSIONS, *ENVIRONMENTS, "meta", "loss", "expected"))
+TEXT = "prompt"
+"""The field with a prompt's text."""
+_READ = frozenset((*ENDINGS, *VERSIONS, *ENVIRONMENTS, TEXT, "meta", "loss", "expected"))
 
 _CUT_OFF = (True, "length", "max_tokens", "truncated")
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -334,9 +335,21 @@ def values(step: StepValues) -> dict[str, F64]:
                 found |= {name: step.mean(name, name) for name in names}
         dead = [*step.responses.dead_prompts()]
         for prompt, mean, spread in dead if len(dead) <= MOST_ENVIRONMENTS else ():
-            found[f"{OF_ENVIRONMENT}{PROMPT}{prompt}"] = mean
-            found[f"{OF_SPREAD}{PROMPT}{prompt}"] = spread
+            named = f"{PROMPT}{_short(str(prompt))}"
+            found[f"{OF_ENVIRONMENT}{named}"] = mean
+            found[f"{OF_SPREAD}{named}"] = spread
     return found
+
+
+def _short(prompt: str) -> str:
+    """A prompt on one line; of a long one the beginning, and a hash that prompts differ by."""
+    line = " ".join(prompt.split())
+    digest = blake2b(prompt.encode("utf-8", "replace"), digest_size=3).hexdigest()
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…{digest}"
+
+
+_LONGEST = 40
+"""Characters of a prompt that name its series."""
 
 
 # ---- what they are -----------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,9 @@ class Responses:
             mean = means(groups.per_step(averages, rows))
             spread = groups.per_step(groups.spreads, rows).reduced(np.fmax, NO_NUMBER)
             steps = np.flatnonzero(~np.isnan(spread))
-            for change in vanished(Watch(OF_SPREAD, gone=0.0), spread[steps], int(often.sum())):
+            chance = partial(groups.chance_of_equal, rows)
+            dead = Watch(OF_SPREAD, gone=0.0)
+            for change in vanished(dead, spread[steps], int(often.sum()), chance):
                 if mean[steps[change.at]] < mean[steps[: change.at]].max():
                     yield names[prompt], mean, spread
 
@@ -268,6 +271,23 @@ class _Groups:
         steps = self._steps if kept is None else self._steps[kept]
         values = values if kept is None else values[kept]
         return Ragged(np.bincount(steps, minlength=self._count), values)
+
+    def chance_of_equal(self, rows: I64, number: int) -> float:
+        """How often a prompt's group has the rewards of one by chance.
+
+        That is the share of the reward in the ten steps before, and a standard error, to the power
+        of the group's size.
+
+        Args:
+            rows: the places of the prompt's groups.
+            number: which of its steps.
+        """
+        steps = self._steps[rows]
+        at = int(np.searchsorted(steps, np.unique(steps)[number]))
+        known = self.rewards.taken(rows[max(at - LEAST_PAST, 0) : at]).values
+        share = float((known == self.least[rows[at]]).mean())
+        error = math.sqrt(share * (1.0 - share) / len(known))
+        return min(share + error, 1.0) ** int(self.rewards.widths[rows[at]])
 
     @cached_property
     def spreads(self) -> F64:

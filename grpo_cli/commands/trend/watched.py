@@ -6,6 +6,7 @@ Findings, charts, the page and logs read it. Rows are in the order in which faul
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
@@ -74,6 +75,8 @@ class Watch(NamedTuple):
         rise: of what is positive, the least share of its level before that a rise of less than ten
             standard errors adds.
         jumps: the ways in which a level that is reached at once is a finding.
+        jump: of what is positive, the least size of that as a logarithm, and in robust deviations
+            of the moves from value to value.
         stuck: the value at which nothing is learnt, if it is that from the first step on.
         gone: the value that it does not exceed where it is gone, as it may be at single steps.
         steady: how far it may go one way all along; None: as far as it likes.
@@ -94,6 +97,7 @@ class Watch(NamedTuple):
     stays: float = 0.0
     rise: float = 0.06
     jumps: str = ""
+    jump: tuple[float, float] = (math.log(3.0), 2.5)
     stuck: float | None = None
     gone: float | None = None
     steady: Steady | None = None
@@ -303,7 +307,8 @@ TABLE = (
         rose=_LESS_SURE, fell=_TOO_SURE,
     ),
     Watch("nll", BOTH, BOTH, "log", steady=_COLLAPSES, bounds=(0.7, 0.74), span=_POSITIVE,
-          spikes=3.0, fix=_ENTROPY, rose=_LESS_SURE, fell=_TOO_SURE),
+          spikes=3.0, jumps=BOTH, jump=(0.05, 6.0), fix=_ENTROPY, rose=_LESS_SURE,
+          fell=_TOO_SURE),
     Watch(
         "repetition", UP, UP, "share", least=0.15, span=_SHARE,
         fix="stop loops: penalise repetition or truncated responses, or lower the learning rate",
@@ -368,7 +373,7 @@ TABLE = (
           fix="check what this reward function has returned since then"),
     Watch(OF_ENVIRONMENT, gone=0.0,
           fix=VERIFIER),
-    Watch(OF_SPREAD, gone=0.0, fix=VERIFIER),
+    Watch(OF_SPREAD, gone=0.0, fix=VERIFIER, fell="the rewards of a prompt became equal"),
 )  # fmt: skip
 
 _COMPARED = ("reward_std", "pass_at_k")
