@@ -380,6 +380,19 @@ def test_ratios_that_no_longer_are_1_are_named(tmp_path: Path) -> None:
     assert [step["unmoved"] for step in found["steps"]] == [0.5] * STEP + [0.0] * (STEPS - STEP)
 
 
+def test_a_mask_that_leaves_out_first_tokens_is_named(tmp_path: Path) -> None:
+    """Of half of the responses, whose padding at the end is shorter; always masked ones are not."""
+
+    def mask(step: int, group: int) -> list[list[int]]:
+        late = [2 * (step >= STEP and one % 2) or int(one == 4) for one in range(8)]
+        return [[0] * one + [1] * (12 - one) + [0] * 4 for one in late]
+
+    found = trend(written(tmp_path / "a.jsonl", healthy(), mask=mask))
+    assert found["verdict"].startswith("step 24: the mask leaves out the first tokens of more")
+    share = [step["masked_start"] for step in found["steps"]]
+    assert share == [0.125] * STEP + [0.625] * (STEPS - STEP)
+
+
 @each("zeros", [0, 2])
 def test_an_environment_without_reward_is_named(zeros: int, tmp_path: Path) -> None:
     """Whose groups all fail at some steps before; a list has the environment of each response."""

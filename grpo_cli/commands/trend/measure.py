@@ -144,6 +144,11 @@ class ChunkSums:
             self._columns["row", name] = Ragged(groups.lengths, _objects(names))
         self.sums.add_count("tokens", tokens.lengths)
         self.sums.add_count("samples", responses.lengths)
+        if batch.positions is not None:
+            filled = batch.responses.lengths > 0
+            late = np.zeros(len(filled), np.int64)
+            late[filled] = batch.positions[batch.responses.starts[filled]] > 0
+            self.sums.add_count("masked_start", responses.sum(late))
         if breakdown is not None:
             self._add_objective(breakdown, by)
         if functions := functions_of(chunk):

@@ -291,11 +291,15 @@ ALL = (
 )
 LEFT_OUT = Metric("left_out", "signal", lambda step: step.count("left_out"), whole=True)
 """Records that hold NaN: a column only where there are any."""
+MASKED_START = Metric("masked_start", "signal", _share_of("masked_start", "samples"), _ASKED)
+"""The share of responses whose first token the mask leaves out: a column only if there are any."""
 RECORDED_LOSS = Metric("recorded_loss", "update", mean_of("recorded_loss"), 8)
 """The mean of the losses that the records hold: a column only where there are any."""
 LOSS_NOISE = 1e-5
 """More than what single precision leaves of a loss whose terms of about 1 cancel."""
-METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, LEFT_OUT, RECORDED_LOSS)}
+_IF_ANY = LEFT_OUT, MASKED_START, RECORDED_LOSS
+METRICS: Mapping[str, Metric] = {one.name: one for one in (*ALL, *_IF_ANY)}
+
 MEAN = "/mean"
 _FUNCTION = re.compile(r"rewards/(.+)/mean")
 
@@ -325,7 +329,7 @@ def values(step: StepValues) -> dict[str, F64]:
     """Every metric of the steps, then those of single reward functions."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         found = {one.name: one.read(step) for one in ALL}
-        for one in (LEFT_OUT, RECORDED_LOSS):
+        for one in _IF_ANY:
             if step.table.count(one.name).any():
                 found[one.name] = one.read(step)
         for name in step.table.functions:

@@ -315,6 +315,13 @@ TABLE = (
         rose="responses began to repeat themselves",
     ),
     Watch(
+        "masked_start", jumps=BOTH, least=0.05, span=_SHARE,
+        fix="look at what aligns the mask with the tokens: the mask of the response alone, without "
+            "the prompt's, and no shift by the labels",
+        rose="the mask leaves out the first tokens of more responses",
+        fell="the mask counts first tokens that it left out before",
+    ),
+    Watch(
         "truncated", UP, UP, "share", (Limit(0.3, room=0.75),), least=0.1, span=_SHARE, stuck=1.0,
         bounds=_STEADY,
         logged=("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio",
