@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -503,6 +504,21 @@ def test_a_new_limit_of_lengths_is_named(tmp_path: Path) -> None:
     assert found["verdict"].startswith(words)
     assert "; last good step 23; " in found["verdict"]
     assert found["events"][0]["fix"].startswith("compare max_tokens")
+
+
+def test_a_new_limit_is_named_where_the_mean_length_falls_anyway(tmp_path: Path) -> None:
+    """Of 28 tokens, and of 9 from step 24 on, while responses become shorter at each step."""
+    draw = np.random.default_rng(6)
+    rows = []
+    for step, group in product(range(STEPS), range(6)):
+        lengths = np.minimum(draw.geometric(0.05 + 0.002 * step, 8), 28 if step < STEP else 9)
+        logs = [(-draw.exponential(0.7, size) - 0.01).tolist() for size in lengths]
+        where = {"step": step, "id": f"{step}/{group}", "log_probs_new": logs}
+        rows.append(where | {"rewards": (draw.random(8) < 0.4).astype(float).tolist()})
+    assert trend(write(tmp_path / "a.jsonl", rows[: 6 * STEP]))["events"] == []
+    found = trend(write(tmp_path / "b.jsonl", rows))
+    words = "step 24: responses have a new limit of 9 tokens, at which "
+    assert found["verdict"].startswith(words)
 
 
 def test_a_reward_that_pays_for_length_is_named(tmp_path: Path) -> None:

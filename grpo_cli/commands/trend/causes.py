@@ -321,7 +321,7 @@ def _better_at_once(found: Sequence[Finding], _: Steps) -> Cause | None:
 
 def _new_limit(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Many responses end at one length, which is shorter than any longest one before."""
-    for one in _named(found, LENGTH) if not steps.logged else ():
+    for one in _named(found, LENGTH, "length_p95") if not steps.logged else ():
         at = steps.numbers.index(one.onset)
         longest, share = (steps.metrics[name] for name in ("length_p95", "at_longest"))
         before, since = longest[max(at - PAST, 0) : at], longest[at:][:FUTURE]

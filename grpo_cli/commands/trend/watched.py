@@ -336,6 +336,12 @@ TABLE = (
         rose="all responses of a step have one length: cut off, or with padding",
     ),
     Watch(
+        "length_p95", jumps=DOWN, scale="log", jump=(0.4, 6.0), span=_POSITIVE,
+        fix="compare max_tokens and the loader's limit before and after that step, or mask cut "
+            "responses",
+        fell="the longest responses became shorter at once",
+    ),
+    Watch(
         "copies", jumps=UP, least=0.2, span=_SHARE,
         fix="look for a sampler or a loader that gives a response twice: requests with one seed, "
             "a cache, rows that were written twice",
