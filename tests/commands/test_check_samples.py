@@ -484,7 +484,8 @@ def test_rows_that_were_exchanged_are_of_the_column_that_no_other_agrees_with(
         new = -draw.exponential(1.0, (6, tokens)) - 0.01
         old = np.minimum(new + draw.normal(0.0, update, new.shape), 0.0)
         engine = old if exchanged == "log_probs_new" else new
-        row = {"log_probs_new": new, "log_probs_old": old, "log_probs_rollout": engine.copy()}
+        engine = np.minimum(engine + draw.normal(0.0, 0.3, new.shape), 0.0)
+        row = {"log_probs_new": new, "log_probs_old": old, "log_probs_rollout": engine}
         row[exchanged][[0, 2]] = row[exchanged][[2, 0]]
         rows.append({name: column.tolist() for name, column in row.items()})
         rows[-1] |= {"rewards": [0.0, 1.0] * 3, "step": step}

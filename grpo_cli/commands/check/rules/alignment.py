@@ -245,6 +245,7 @@ def find_unrelated(pair: Pair) -> Iterator[Finding]:
 
 _MOVED_NATS, _MOVED_TIMES, _MOVED_TIMES_LONG, _MOST_TRIED = 0.25, 10.0, 5.0, 2
 _LEAST_FIT = 0.01
+_NEARER_TIMES = 2.0
 
 
 def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
@@ -271,7 +272,7 @@ def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
             for other in range(part.start, part.stop)
             for at, fit in enumerate(_compare_rows(pair, row, other))
         ]
-        right = _find_right_column(pair, row, size[row])
+        right = _find_right_column(pair, row)
         fit, other, at = min(one for one in fits if right is None or one[2] == right)
         short = pair.to_reference or rows.lengths[row] < _UNRELATED_TOKENS_ALONE
         times = _MOVED_TIMES if short else _MOVED_TIMES_LONG
@@ -286,14 +287,14 @@ def _find_rows_of_others(pair: Pair) -> Iterator[Finding]:
             yield finding
 
 
-def _find_right_column(pair: Pair, row: int, size: float) -> int | None:
-    """Returns which column of a response a third one agrees with, a tenth as far from it."""
+def _find_right_column(pair: Pair, row: int) -> int | None:
+    """Returns which column of a response the others are nearer to, by far."""
     start, tokens = pair.view.responses.starts[row], pair.view.responses.lengths[row]
     part, found = slice(start, start + tokens), set[int]()
     for name in pair.view.log_probs.keys() - {*pair.names}:
         third = pair.view.log_probs[name][part]
         near = [np.abs(third - one[part]).mean() for one in (pair.first, pair.second)]
-        if min(near) * _MOVED_TIMES < size:
+        if min(near) * _NEARER_TIMES < max(near):
             found.add(int(np.argmin(near)))
     return next(iter(found)) if len(found) == 1 else None
 
