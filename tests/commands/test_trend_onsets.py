@@ -584,7 +584,7 @@ NEEDED = {
     "weight_versions": ("staleness",),
 }
 UNWATCHED = {
-    "pass_at_1", "length_p95", "objective", "kl", "kl_k1", "mismatch.chi2", "clip_fraction",
+    "pass_at_1", "objective", "kl", "kl_k1", "mismatch.chi2", "clip_fraction",
     "groups_all_1", "mismatch.mult", "pass_at_k",
 }  # fmt: skip
 """What another column says as well, or no change of which means anything."""

@@ -349,7 +349,12 @@ def _other_sampler(found: Sequence[Finding], steps: Steps) -> Cause | None:
 
 
 def _large_update(found: Sequence[Finding], _: Steps) -> Cause | None:
-    """The ratios are off at one step, and the policy is farther from the reference since."""
+    """The ratios are off at one step, and the policy is farther from the reference since.
+
+    Not where the engine disagrees too, or the responses are of another length or all of one.
+    """
+    if any(_named(found, "mismatch.k3", "mismatch.mean_abs", "at_longest", "masked_start")):
+        return None
     levels = [one for one in _named(found, KL) if not one.is_single and one.direction == UP]
     for one in _named(found, "ratio_p999", "ess"):
         if one.is_single and any(0 <= each.onset - one.onset <= SURE for each in levels):

@@ -465,8 +465,10 @@ def _event(together: Sequence[Finding]) -> Event:
     causes = [
         one.onset
         for one in together
-        if one.severity != INFO and not (changed and one.metric in _FOLLOWING)
-    ]
+        if one.severity != INFO
+        and not (changed and one.metric in _FOLLOWING)
+        and (one.is_single or not first.is_single or first.onset - one.onset > SURE)
+    ]  # the step of a single value is certain, that of a level a step or two off
     return Event(min([first.onset, *causes]), first, others)  # effects are not its beginning
 
 
