@@ -295,8 +295,8 @@ def statistics(case: Case) -> Iterator[Cause]:
         for count, one in tried:
             if count < 2 or (one.rewards, one.lone, one.eps) == (base.rewards, base.lone, base.eps):
                 made = _advantages(case, one)
-                if made is not None and (key := _rounded(made)) not in seen:
-                    seen.add(key)
+                if made is not None and (count < 2 or _rounded(made) not in seen):
+                    seen.add(_rounded(made))
                     yield _cause(case, one, base, equal=own is None)
         return
     found = np.where(may_be_clipped(case, found), np.nan, found)
