@@ -164,6 +164,28 @@ def test_rows_of_earlier_releases_are_named(path, known) -> None:
     assert f"-v {name} --beta 0.04" in first.command
 
 
+@each("rtol", [1e-12, 0.0])
+def test_a_given_tolerance_is_used_as_it_is(path, rtol) -> None:
+    """Nothing is added for float32, in the search and in what is printed."""
+    fixed: dict[str, Any] = {"stages": NARROW | PLAIN["advantage"], "epsilon": 0.2, "rtol": rtol}
+    loss = evaluate(path, "dapo", stages=fixed["stages"], epsilon=0.2).loss
+    found = match(path, loss=loss, **fixed)
+    assert found.match_count
+    assert found.tolerance < 1e-12
+    assert not match(path, loss=loss * (1.0 + 1e-9), **fixed).match_count
+
+
+def test_of_one_group_the_std_of_the_batch_is_no_other_convention(path, tmp_path) -> None:
+    whole, one = Path(path).read_text(), tmp_path / "one"
+    one.write_text(whole.splitlines()[0])
+    for data, tried in ((one, False), (Path(path), True)):
+        stages = NARROW | {"ratio": "token"}
+        loss = evaluate(data, "dapo", stages=stages | {"advantage": "batch-std"}, epsilon=0.2).loss
+        found = match(data, loss=loss, stages=stages, epsilon=0.2, variant="dapo")
+        assert found.match_count
+        assert any("batch-std" in one.signature for one in found.matches) == tried
+
+
 @pytest.mark.more
 @each("name", ["grpo", "cispo"])
 def test_losses_that_trl_logged(name, tmp_path) -> None:

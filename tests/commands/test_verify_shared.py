@@ -11,6 +11,7 @@ from files import each
 from rows import ESTIMATES
 
 from grpo_cli import verify
+from grpo_cli.commands.verify.causes import search
 
 pytestmark = pytest.mark.more
 
@@ -135,6 +136,41 @@ def rewarded(seed: int) -> list[dict[str, Any]]:
         row["rewards"] = random.normal(0, 1 + at, 4)
         row["entropies"] = [random.uniform(0.1, 2, len(one)) for one in row["log_probs_old"]]
     return rows
+
+
+@each("digits", [17, 6])
+def test_one_std_of_all_records_is_named_from_losses_alone(digits) -> None:
+    rows = rewarded(23)
+    for row in rows:
+        del row["advantages"]
+    std = np.concatenate([row["rewards"] for row in rows]).std(ddof=1)
+    made = [row | {"advantages": (row["rewards"] - row["rewards"].mean()) / std} for row in rows]
+    losses = [float(f"{-token_mean(clipped(row)):.{digits}g}") for row in made]
+    found = verified(rows, losses, beta=0.0)
+    assert (found.explained, len(found.causes)) == (4, 1)
+    one, named, *_ = found.causes[0].split(", ")
+    assert one == "advantages divided by one std in all records"
+    assert float(named.split()[0]) == pytest.approx(std, rel=1e-4)
+    losses[-1] += 0.1
+    assert verified(rows, losses, beta=0.0).explained < 4
+
+
+def test_losses_that_nothing_explains_are_searched_for_two_mistakes_once(monkeypatch) -> None:
+    """With the first two of them together, which no other two explain."""
+    pairs: set[float] = set()
+    own = search._searched
+
+    def searched(case: Any, wanted: Any, *more: Any) -> Any:
+        pairs.update([case.loss] if more else [])
+        return own(case, wanted, *more)
+
+    monkeypatch.setattr(search, "_searched", searched)
+    rows = [{k: x for k, x in one.items() if k != "advantages"} for one in rewarded(24)]
+    losses = [0.3123456789 + 0.1 * at for at in range(4)]
+    assert verified(rows, losses, beta=0.0).explained == 0
+    assert pairs == {-losses[1]}
+    assert verified(rows[:1], losses[:1], beta=0.0).explained == 0
+    assert pairs == {-losses[0], -losses[1]}
 
 
 @each(("mean", "coefficient"), [("token-mean", 0.015), ("response-mean", 0.001)])

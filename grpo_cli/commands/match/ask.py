@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from grpo_cli.commands.match.answer import CONSTANT_LENGTH, Convention, Matched, Released
-from grpo_cli.commands.match.fit import ACCUMULATED, FLOAT32
+from grpo_cli.commands.match.fit import ACCUMULATED
 from grpo_cli.commands.match.logged import TARGETS, read_questions
 from grpo_cli.commands.match.question import LoggedNumber, Question, load
 from grpo_cli.commands.match.run import REFERENCE, Candidate, Probes, Run, entries
@@ -242,7 +242,7 @@ def convention(
 
 def _room(target: LoggedNumber, size: float = 0.0) -> float:
     """How far off a number may be: by the digits, and by what float32 leaves of its sum."""
-    return target.half + FLOAT32 * max(abs(target.value), size)
+    return target.half + target.noise * max(abs(target.value), size)
 
 
 def _rows(first: Candidate, probes: Probes) -> dict[str, bool]:

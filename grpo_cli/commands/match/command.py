@@ -73,9 +73,9 @@ def match_number(
 
     Tries every variant (with -v only that one), then each with one or two stages
     replaced, and prints the likeliest match first. Your digits set the tolerance:
-    0.0256 means ±0.00005, and what float32 may have rounded is added. What you set by
-    flags stays fixed. Exits with 1 if nothing gives the number, or if every match may
-    be chance.
+    0.0256 means ±0.00005, and what float32 may have rounded is added; with --rtol
+    only that counts. What you set by flags stays fixed. Exits with 1 if nothing gives
+    the number, or if every match may be chance.
 
     Also tried: variants as earlier releases had them, the flipped sign, and the factors
     of gradient accumulation and data parallelism. If β is unknown, solves for it, and

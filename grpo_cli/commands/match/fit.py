@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
-from grpo_cli.commands.match.question import LoggedNumber, Question
+from grpo_cli.commands.match.question import FLOAT32, ROUNDING, LoggedNumber, Question
 from grpo_cli.commands.match.space.changes import BETAS, STEPS
 from grpo_cli.commands.match.space.options import ALONE
 from grpo_cli.commands.match.space.space import Index, Space
@@ -17,10 +17,6 @@ from grpo_cli.commands.match.sums import Sums
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.objective.terms import KL
 from grpo_cli.variants.plan import Plan
-
-FLOAT32 = 2.0**-23
-_ROUNDING = 1e-14
-"""How far off our own sums may be, relatively."""
 
 GRID = np.array(sorted(BETAS))
 """The β that are tried, in rising order."""
@@ -106,7 +102,7 @@ def hits(values: Values, factors: Sequence[Factor], target: LoggedNumber) -> NDA
     parts = [np.zeros((3, 0), np.int64)]
     for at, factor in enumerate(factors):
         off = np.abs(factor.times * values.own - target.value)
-        own = np.flatnonzero(off <= target.half + FLOAT32 * abs(factor.times) * values.size)
+        own = np.flatnonzero(off <= target.half + target.noise * abs(factor.times) * values.size)
         for found, beta in ((own, np.zeros_like(own)), *_solved(values, factor, target)):
             parts.append(np.array([found, np.full(len(found), at), beta]))
     return np.concatenate(parts, axis=1)
@@ -125,7 +121,7 @@ def _solved(
     kl = values.kl[chosen]
     exact = (values.policy[chosen] - target.value / factor.times) / kl
     size = values.size[chosen] + np.abs(values.policy[chosen])
-    room = (target.half / abs(factor.times) + FLOAT32 * size) / np.abs(kl)
+    room = (target.half / abs(factor.times) + target.noise * size) / np.abs(kl)
     some = np.flatnonzero(np.abs(_nearest(GRID, exact) - exact) <= room)
     chosen, exact, room = chosen[some], exact[some], room[some]
     cheapest = np.full(len(chosen), np.inf)
@@ -149,7 +145,7 @@ def rough_bits(off: F64, half: float, size: F64) -> F64:
 
     Such a number may be anywhere in that wider room: it is the less likely, the wider that is.
     """
-    sure = np.maximum(1.000001 * half, _ROUNDING * size)
+    sure = np.maximum(1.000001 * half, ROUNDING * size)
     wider = np.log2(np.maximum(FLOAT32 * size / sure, 16.0))
     return np.where(off > sure, wider, 0.0)
 

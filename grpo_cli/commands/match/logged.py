@@ -13,8 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from grpo_cli.commands.match.answer import OtherNumber
-from grpo_cli.commands.match.fit import FLOAT32
-from grpo_cli.commands.match.question import Data, LoggedNumber, Question, by_response
+from grpo_cli.commands.match.question import FLOAT32, Data, LoggedNumber, Question, by_response
 from grpo_cli.commands.match.run import Candidate
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk, assembled
@@ -55,7 +54,7 @@ def agrees(one: Candidate, question: Question) -> bool:
 
 
 def _is_near(value: float, other: LoggedNumber) -> bool:
-    return abs(value - other.value) <= other.half + 8 * FLOAT32 * abs(other.value)
+    return abs(value - other.value) <= other.half + 8 * other.noise * abs(other.value)
 
 
 def own_value(one: Candidate, name: str) -> float | None:

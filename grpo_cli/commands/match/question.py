@@ -23,6 +23,10 @@ from grpo_cli.records import DecodedChunk
 from grpo_cli.records.packed import LARGEST
 from grpo_cli.variants.plan import Plan
 
+FLOAT32 = 2.0**-23
+ROUNDING = 1e-14
+"""How far off our own sums may be, relatively."""
+
 _PARTS = re.compile(r"[+-]?(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
 
 
@@ -34,11 +38,13 @@ class LoggedNumber:
         name: "loss", "objective", or another total of ``grpo eval``.
         value: the number.
         half: by how much the number before rounding may differ: half a unit of the last digit.
+        noise: what rounding may add, of the size of its terms: float32's, or with ``rtol`` our own.
     """
 
     name: str
     value: float
     half: float
+    noise: float = FLOAT32
 
     @classmethod
     def parse(cls, name: str, text: str, rtol: float | None = None) -> LoggedNumber:
@@ -46,7 +52,9 @@ class LoggedNumber:
         value = float(text)
         if abs(value) > LARGEST:
             raise UsageError(f"--{name}: expected at most {LARGEST:g} in size, got {text}")
-        return cls(name, value, half_unit(text) if rtol is None else rtol * abs(value))
+        if rtol is None:
+            return cls(name, value, half_unit(text))
+        return cls(name, value, rtol * abs(value), ROUNDING)
 
     @property
     def rtol(self) -> float:

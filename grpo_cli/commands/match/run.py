@@ -15,7 +15,6 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.match.answer import OtherNumber, Requirement
 from grpo_cli.commands.match.fit import (
     ACCUMULATED,
-    FLOAT32,
     GRID,
     GRID_BITS,
     WINDOW,
@@ -27,7 +26,7 @@ from grpo_cli.commands.match.fit import (
     rough_bits,
     scan,
 )
-from grpo_cli.commands.match.question import Question
+from grpo_cli.commands.match.question import FLOAT32, Question
 from grpo_cli.commands.match.space.changes import LENGTH, Change, changed
 from grpo_cli.commands.match.space.space import Index, Space
 from grpo_cli.commands.match.sums import Sums
@@ -249,7 +248,7 @@ class Run:
         policy, kl, size = (column[place] for column in columns)
         times, target = self._times[factor], question.target
         used = np.where(beta == 0, self.space.beta[convention], GRID[beta - 1])
-        room = target.half + FLOAT32 * np.abs(times) * size
+        room = target.half + target.noise * np.abs(times) * size
         fits = np.abs(times * (policy - used * kl) - target.value) <= room
         self._keys = self._keys[fits]
         largest = float(room[fits].max(initial=0.0))

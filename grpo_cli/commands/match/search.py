@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from grpo_cli.commands.match.fit import FLOAT32, Factor, factors_of
+from grpo_cli.commands.match.fit import Factor, factors_of
 from grpo_cli.commands.match.logged import agrees, all_agree, common_means, means_of, others_of
-from grpo_cli.commands.match.question import LoggedNumber, Question
+from grpo_cli.commands.match.question import ROUNDING, LoggedNumber, Question
 from grpo_cli.commands.match.run import (
     ALIKE,
     MANY,
@@ -63,7 +63,8 @@ def search(
         betas: values of β to try; none: the given one, or it is solved for.
         recorded: the row that the records name; "" for none.
     """
-    builder = Builder(base, Sample(questions[0], recorded), betas)
+    counts = (sum(x.batch.group_count for x in one.data.chunks) for one in questions)
+    builder = Builder(base, Sample(questions[0], recorded), betas, groups=max(counts) > 1)
     sums = Sums(builder.options, questions[-1].data)
     work = questions[-1].data.work  # the others only narrow what it leaves
     given = known(base, questions[0].first)
@@ -178,7 +179,7 @@ def evaluate_candidates(question: Question, found: Sequence[Candidate]) -> list[
 
 def _gives(one: Candidate, question: Question) -> bool:
     """Whether a candidate that was evaluated gives the question's number."""
-    return abs(one.difference) <= question.target.half + FLOAT32 * one.size
+    return abs(one.difference) <= question.target.half + question.target.noise * one.size
 
 
 def without_chance(found: Sequence[Candidate], target: LoggedNumber) -> list[Candidate]:
@@ -209,7 +210,6 @@ _UNUSUAL, _FLIPPED = 7.0, 2.0
 _PLAIN_LENGTH = 12.0
 """Bits of a convention with a usual L, at most."""
 _LISTED = 12
-_ROUNDING = 1e-14
 
 
 def with_length(run: Run, target: LoggedNumber, families: Families) -> Iterator[Candidate]:
@@ -228,9 +228,9 @@ def with_length(run: Run, target: LoggedNumber, families: Families) -> Iterator[
     off = np.abs(exact / length - 1.0)
     bits = run.space.bits[some] + _UNUSUAL + np.where(number * target.value < 0.0, _FLIPPED, 0.0)
     once = np.unique(np.round(np.log(exact), 9), return_index=True)[1]
-    exactly = target.rtol + _ROUNDING + 0.0 * exact
+    exactly = target.rtol + ROUNDING + 0.0 * exact
     listed = 0
-    for room in (exactly, exactly + FLOAT32 * size / np.abs(number)):
+    for room in (exactly, exactly + target.noise * size / np.abs(number)):
         share = np.nan_to_num(np.minimum(2.0 * room * exact, 1.0))[once]
         for at in sorted(np.flatnonzero(off <= room).tolist(), key=lambda at: float(bits[at])):
             chance = float(share[bits[once] <= bits[at]].sum())

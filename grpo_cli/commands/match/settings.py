@@ -17,7 +17,7 @@ import numpy as np
 
 from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.match.answer import Requirement
-from grpo_cli.commands.match.fit import FLOAT32, Factor
+from grpo_cli.commands.match.fit import Factor
 from grpo_cli.commands.match.question import LoggedNumber, Question
 from grpo_cli.commands.match.run import RARE, Candidate, Families, Run
 from grpo_cli.commands.match.space.changes import UNBOUND, Change, changed
@@ -38,8 +38,8 @@ _DECIMALS, _LEAST = 6, 1e-6
 """Of a setting, at most, and the least of so many."""
 _HUNDREDTH = 0.01
 """J changes with ε by its size at most: chance gives this ε where the digits leave as much."""
-_ROOMS = (2.0**-40, FLOAT32)
-"""How far off J may be, of the size that it is made of: by running sums, by float32."""
+_OF_SUMS = 2.0**-40
+"""How far off J may be by running sums, of the size that it is made of."""
 _FITS, _MOST = 16, 1 << 19
 """Tokens that are looked at, those of the likeliest rows first."""
 
@@ -98,7 +98,7 @@ def with_setting(run: Run, target: LoggedNumber, families: Families) -> Iterator
     sizes = scan.values.size[scan.value_of(rows)]
     some = 2.0 * target.half < RARE * _HUNDREDTH * sizes
     windows = Windows(run)
-    for room in _ROOMS:
+    for room in (_OF_SUMS, target.noise):
         with np.errstate(all="ignore"):
             solved = rows[some], sizes[some], target, room
             found = [*betas(run, *solved), *windows.solutions(*solved)]
@@ -241,7 +241,7 @@ def add_requirements(run: Run, question: Question) -> None:
     rows = rows[run.space.policy[rows] < ALONE]
     sizes = run.scan.values.size[run.scan.value_of(rows)]
     with np.errstate(all="ignore"):
-        solved = [*Windows(run).solutions(rows, sizes, question.target, _ROOMS[0])]
+        solved = [*Windows(run).solutions(rows, sizes, question.target, _OF_SUMS)]
     for one in run.nearest:
         if abs(one.difference) <= question.target.half:
             continue  # another number is what it does not give

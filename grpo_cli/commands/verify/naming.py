@@ -78,7 +78,7 @@ def choose(findings: Sequence[Finding], memory: Memory) -> None:
 
     A mistake that was found in several records is named of others that it explains.
     """
-    if any(one.of_all for one in findings):
+    if memory.search_alone() or any(one.of_all for one in findings):
         shared = [
             (one, (one.suspect and memory.for_all(one.suspect)) or one.of_all) for one in findings
         ]

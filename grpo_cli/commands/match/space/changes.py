@@ -204,7 +204,7 @@ def checked(made: Plan) -> Plan:
 
 
 def advantages(
-    base: Plan, own: str, values: Sequence[tuple[str, Value]], *, rewards: bool
+    base: Plan, own: str, values: Sequence[tuple[str, Value]], *, rewards: bool, groups: bool
 ) -> tuple[Change, ...]:
     """A row's own advantages and others; other settings of its own std; none without rewards."""
     fixed, given = base.swapped.get("advantage"), dict(values)
@@ -228,7 +228,7 @@ def advantages(
     stds += [Change({}, one, 1, _SETTING * len(one)) for one in settings]
     if fixed is not None:
         return NO_CHANGE, *stds
-    for std in _BATCH_STDS:
+    for std in _BATCH_STDS if groups else ():  # of one group they are the group's
         if all(base.flags.get(name, value) == value for name, value in std.items()):
             stds.append(change("advantage", "batch-std", 1.0, **std))
     found = change("advantage", "group-mean"), change("advantage", "leave-one-out"), *stds

@@ -226,9 +226,10 @@ class Builder:
         base: the plan that is searched around.
         sample: a record; the conventions are tried on records like it.
         betas: values of β to try.
+        groups: whether any data has several groups.
     """
 
-    def __init__(self, base: Plan, sample: Sample, betas: Sequence[float]) -> None:
+    def __init__(self, base: Plan, sample: Sample, betas: Sequence[float], *, groups: bool) -> None:
         given = known(base, sample.record)
         self._sample, self._given, self._asked = sample, given, base.variant
         self.options = Options(solve="beta" not in given and not betas)
@@ -242,7 +243,7 @@ class Builder:
         if tried.LENGTH in base.flags.keys() - base.takes():  # for the other rows and changes
             lengths = [base.flags[tried.LENGTH]]
         rewards = sample.record.batch.rewards is not None
-        self._advantages = cache(partial(tried.advantages, base, rewards=rewards))
+        self._advantages = cache(partial(tried.advantages, base, rewards=rewards, groups=groups))
         lacking = missing("advantages", bind("advantage", "given"), "advantage")
         fixed = sample.record.advantages_given or "advantage" in base.swapped or not rewards
         self._lacking = "" if fixed else str(lacking)

@@ -151,15 +151,16 @@ def _in_stages(case: Case, where: Located) -> Explained:
     return found
 
 
-def paired(cases: Sequence[Case]) -> Sequence[Cause]:
+def paired(cases: Sequence[Case], *, again: bool = False) -> Sequence[Cause]:
     """Searches for a mistake on top of another usual setting, which alone does not explain it.
 
-    Of several records an ε or β that gives all losses with the setting, then any common mistake
-    in the last of them. What several losses agree on needs no other evidence.
+    Of several records an ε or β that gives all losses with the setting, then, unless some of them
+    were searched for it, any common mistake in the last of them. What several losses agree on needs
+    no other evidence.
     """
     alone, last = cases[-1].gradient is None, cases[-1]
     several = alone and len(cases) > 1
-    more = len(cases) == _AGREEING if alone else len(cases) < _SOLVED_FROM
+    more = several and not again if alone else len(cases) < _SOLVED_FROM
     tried: set[str] = set()
     seen: set[Hashable] = set()
     for setting in loss_settings.settings(last, more=more):
@@ -174,6 +175,8 @@ def paired(cases: Sequence[Case]) -> Sequence[Cause]:
             shared = [loss_settings.both(setting, one) for one in loss_settings.shared(on_setting)]
             if named := [one for one in shared if _explains_all(one, cases)]:
                 return named[:1]
+            if several and again:
+                continue
             other = partial(_is_other, words=tried, simple=several)
             found = _searched(on_setting[-1], other, TIERS[:2], BY_CHANCE / PAIRED)
             fitting = [*found.causes, *(found.possible if several else ())]
@@ -181,10 +184,6 @@ def paired(cases: Sequence[Case]) -> Sequence[Cause]:
             if both := [one for one in both if not several or _explains_all(one, cases)]:
                 return both
     return ()
-
-
-_AGREEING = 2
-"""Losses that no two mistakes give by chance."""
 
 
 def _numbers(made: Breakdown, *, alone: bool) -> Hashable:
@@ -292,6 +291,7 @@ class Memory:
         self._known: list[tuple[Hashable, Sequence[Cause]]] = []
         self._for_all: list[tuple[Hashable, Sequence[Cause]]] = []
         self._unexplained: list[Case] = []
+        self._alone: Case | None = None
         self._searches = 0
         self.left_out = 0
 
@@ -333,11 +333,15 @@ class Memory:
         return found
 
     def _of_all(self, case: Case) -> Sequence[Cause]:
-        """What explains a record that no mistake alone does, to be named if it explains all.
+        """What explains records that no mistake alone does, to be named if it explains all.
 
-        One record is asked without the room of rounding, which too many pairs come within.
+        A loss is searched for two mistakes alone only if it stays the only one.
         """
         cases = self._unexplained
+        if len(cases) == 1 and case.gradient is None:
+            self._alone = case
+            return ()
+        self._alone = None
         with suppress(*IMPOSSIBLE):
             several = loss_settings.shared(cases), statistics.shared_std(cases[-_SOLVED_FROM:])
             for cause in chain(*several) if len(cases) > 1 else ():
@@ -346,7 +350,16 @@ class Memory:
         if not self._pairs_left:
             return ()
         self._pairs_left -= 1
-        return paired(cases if len(cases) > 1 else [case])
+        return paired(cases if len(cases) > 1 else [case], again=self._pairs_left < 2)
+
+    def search_alone(self) -> bool:
+        """Searches the only loss that nothing explains for two mistakes; whether any are found.
+
+        It is asked without the room of rounding, which too many pairs come within.
+        """
+        found = paired([self._alone]) if self._alone is not None else ()
+        self._for_all += [(self._alone.key, found)] if self._alone and found else []
+        return bool(found)
 
     def for_all(self, suspect: Suspect) -> Sequence[Cause]:
         """What was found before to be named if it explains all, if it explains a record too."""

@@ -291,9 +291,13 @@ def statistics(case: Case) -> Iterator[Cause]:
     base = own or Formula("", ("mean", _GROUP), ("1", _GROUP), _LONE[0], 1e-8)
     tried = _others(base)
     if found is None:
+        seen = {_rounded(mine)}
         for count, one in tried:
             if count < 2 or (one.rewards, one.lone, one.eps) == (base.rewards, base.lone, base.eps):
-                yield _cause(case, one, base, equal=own is None)
+                made = _advantages(case, one)
+                if made is not None and (count < 2 or _rounded(made) not in seen):
+                    seen.add(_rounded(made))
+                    yield _cause(case, one, base, equal=own is None)
         return
     found = np.where(may_be_clipped(case, found), np.nan, found)
     known = np.isfinite(found)
@@ -314,6 +318,11 @@ def statistics(case: Case) -> Iterator[Cause]:
         yield _cause(case, one, base, equal=is_vague and not is_plain)
 
 
+def _rounded(advantages: F64) -> bytes:
+    """The same for advantages that give a record the same loss."""
+    return (advantages + 0.0).astype(np.float32).tobytes()
+
+
 def centres(case: Case) -> Iterator[Cause]:
     """Yields the advantages without a baseline, and with that of the other responses."""
     mine = case.breakdown.response_advantage
@@ -330,15 +339,15 @@ def shared_std(cases: Sequence[Case]) -> Iterator[Cause]:
     """Yields one std by which the advantages of all records are divided, as a batch has it."""
     rows = [(case, case.breakdown.response_advantage, _centred(case)) for case in cases]
     known = [(case, a, c) for case, a, c in rows if a is not None and c is not None and c.any()]
-    if len(known) < len(cases) or any(case.gradient is None for case in cases):
+    if len(known) < len(cases):
         return
     found = np.array([_divided_by(case, c) for case, _, c in known])
     own = np.array([float(c @ c) / float(a @ c) for _, a, c in known])
     if np.isfinite(found).all() and np.ptp(found) <= 1e-4 * found.min() < np.ptp(found / own):
-        one = f"one std in all records, {found[0]:.5g} (batch-std)"
+        std = float(np.median(found))
+        one = f"one std in all records, {std:.5g} (batch-std)"
         words = f"advantages divided by {one}, not by the group's own"
-        made = partial(_with_std, std=float(found[0]))
-        yield Cause("std-level", words, made, "advantage", for_all=True)
+        yield Cause("std-level", words, partial(_with_std, std=std), "advantage", for_all=True)
 
 
 def _centred(case: Case) -> F64 | None:
@@ -348,10 +357,12 @@ def _centred(case: Case) -> F64 | None:
 
 
 def _divided_by(case: Case, centred: F64) -> float:
-    """What centred rewards are divided by in the gradient."""
-    wanted = case.expected_policy_gradient
-    assert wanted is not None
-    made = case.with_advantages(centred).gradient - case.without_policy.gradient
+    """What centred rewards are divided by in the gradient, or else in the loss."""
+    one, silent = case.with_advantages(centred), case.without_policy
+    if (wanted := case.expected_policy_gradient) is None:
+        kl = float(silent.record_objective[0])
+        return (float(one.record_objective[0]) - kl) / (float(case.losses[0]) - kl)
+    made = one.gradient - silent.gradient
     return float(made @ made) / float(made @ wanted)
 
 
