@@ -294,7 +294,8 @@ def read_records(
     scores = [] if packed is None else packed.scores.values()
     if packed is None or not all(is_inside(one, -LARGEST, LARGEST) for one in scores):
         return [item if isinstance(item, InputError) else record(item) for item in items]
-    return [*(make_records or whole_records)(items, packed)]
+    raws: Any = items  # what is packed is no error
+    return [*(make_records or whole_records)(raws, packed)]
 
 
 def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:
