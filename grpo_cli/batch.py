@@ -41,6 +41,11 @@ class Segments:
         """[total] the segment that each element belongs to."""
         return np.repeat(np.arange(self.count), self.lengths)
 
+    def owners(self, elements: Any) -> I64:
+        """The segments of some elements, without ``index``, which is large."""
+        found: I64 = np.searchsorted(np.cumsum(self.lengths), elements, side="right")
+        return found
+
     @cached_property
     def positions(self) -> I64:
         """[total] each element's index in its segment."""
@@ -111,8 +116,7 @@ def count_turns(responses: Segments, turns: Segments) -> I64:
     filled = responses.lengths > 0
     if turns.count == np.count_nonzero(filled):  # each that has tokens has one
         return filled.astype(np.int64)
-    firsts = responses.index[turns.starts] if turns.count else turns.starts
-    return np.bincount(firsts, minlength=responses.count)
+    return np.bincount(responses.owners(turns.starts), minlength=responses.count)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -204,7 +208,7 @@ class Batch:
 
     def place(self, token: int) -> tuple[int, int, int]:
         """A token's record, its response in that record, and its position as written."""
-        response = int(self.responses.index[token])
+        response = int(self.responses.owners(token))
         record = int(self.records.index[response])
         first = int(self.records.starts[record])
         if self.positions is not None:

@@ -283,17 +283,19 @@ def headers(raws: Sequence[Raw], packed: Packed) -> list[Record]:
 
 
 def read_records(
-    items: Sequence[Raw | InputError], packed: Packed | None
+    items: Sequence[Raw | InputError], packed: Packed | None, make_records: Any = None
 ) -> list[Record | InputError]:
     """The records of decoded objects, and errors in the places of bad ones.
 
     Args:
         packed: their columns; None where they have to be read one at a time.
+        make_records: what is made of packed ones; None: whole records.
     """
     scores = [] if packed is None else packed.scores.values()
     if packed is None or not all(is_inside(one, -LARGEST, LARGEST) for one in scores):
         return [item if isinstance(item, InputError) else record(item) for item in items]
-    return [*whole_records(items, packed)]  # type: ignore[arg-type]  # what is packed is no error
+    raws: Any = items  # what is packed is no error
+    return [*(make_records or whole_records)(raws, packed)]
 
 
 def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:

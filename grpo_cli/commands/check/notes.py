@@ -199,11 +199,11 @@ class WordSums:
         ids = view.counted_ids if far.any() else None
         if ids is None:
             return
-        at, numbers = ids[far], np.arange(_VOCABULARY)
+        d, at, numbers = d[far], ids[far], np.arange(_VOCABULARY)
         if at.min() < 0 or at.max() >= _VOCABULARY:
             numbers, at = np.unique(at, return_inverse=True)
         counts = np.bincount(at)
-        kl = np.bincount(at, np.rint(np.minimum(k3(d[far]), _LARGEST) * _UNIT))
+        kl = np.bincount(at, np.rint(np.minimum(k3(d), _LARGEST) * _UNIT))
         seen = np.flatnonzero(counts)
         words, counts, kl = numbers[seen], counts[seen], kl[seen].astype(np.int64)
         if "token_ids" not in view.names:

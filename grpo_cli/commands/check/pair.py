@@ -257,7 +257,12 @@ class Pair:
     @cached_property
     def equal(self) -> NDArray[np.bool_]:
         """[S] whether the columns are equal to the last bit."""
-        return self.count(self.log_ratio != 0.0) == 0
+        return self.count(self.first - self.second != 0.0) == 0  # kept of few pairs
+
+    def forget(self) -> None:
+        """Drops the columns that were computed of the two, which are some MB of a large file."""
+        for name in ("log_ratio", "size", "scales", "_clear"):
+            vars(self).pop(name, None)
 
     @cached_property
     def distinct(self) -> Pair:
@@ -265,10 +270,11 @@ class Pair:
         view = self.view.distinct
         return self if view is self.view else Pair(view, self.names)
 
-    @cached_property
+    @property
     def weight(self) -> F64:
         """[N] exp(log ratio), e^50 at most."""
-        return np.exp(np.minimum(self.log_ratio, _OVERFLOW))
+        found: F64 = np.minimum(self.log_ratio, _OVERFLOW)
+        return np.exp(found, out=found)
 
     def means(self, values: F64, among: NDArray[Any] | None = None) -> tuple[F64, F64]:
         """Returns [S] number and mean of all values, or of those among."""
@@ -280,9 +286,12 @@ class Pair:
     def moments(self, values: F64, among: NDArray[Any] | None = None) -> tuple[F64, F64, F64]:
         """Returns [S] number, mean and standard deviation of all values, or of those among."""
         number, mean = self.means(values, among)
-        away = values - self.samples.spread(mean)
-        part = away if among is None else away * among
-        return number, mean, np.sqrt(self.samples.sum(part * part) / np.maximum(number, 1.0))
+        away = self.samples.spread(mean)  # and on in its place: such a column may be some MB
+        np.subtract(values, away, out=away)
+        if among is not None:
+            away *= among
+        away *= away
+        return number, mean, np.sqrt(self.samples.sum(away) / np.maximum(number, 1.0))
 
     @cached_property
     def leaning(self) -> tuple[F64, F64, F64]:
@@ -291,9 +300,13 @@ class Pair:
         d is the log ratio, m the sum of both log-probs: where one column has a temperature, d/m
         has one slope in all samples.
         """
-        n, centre = self.means(self._middle, self._clear)
-        away = (self._middle - self.samples.spread(centre)) * self._clear
-        return n, self.samples.sum(away * self.log_ratio), self.samples.sum(away * away)
+        away = self._middle
+        n, centre = self.means(away, self._clear)
+        away -= self.samples.spread(centre)
+        away *= self._clear
+        together = self.samples.sum(away * self.log_ratio)
+        away *= away
+        return n, together, self.samples.sum(away)
 
     @cached_property
     def _clear(self) -> NDArray[np.bool_]:
@@ -301,7 +314,7 @@ class Pair:
         found &= self.first != self.second
         return found
 
-    @cached_property
+    @property
     def _middle(self) -> F64:
         return self.first + self.second
 

@@ -35,9 +35,18 @@ def views(decoded: Iterable[DecodedChunk]) -> Iterator[View | InputError]:
         if packed is None:
             yield from _one_by_one(items)
         else:
-            raws: Any = items  # what is packed is no error
-            values = [raw.value for raw in raws]
-            yield View.of(packed, [*map(_place, raws, values)], values, packed.fields.names)
+            yield _of_packed(items, packed)
+
+
+def _of_packed(raws: Any, packed: Packed) -> View:
+    """Returns the view of packed records, which alone keeps their objects and columns."""
+    values = [raw.value for raw in raws]
+    places = [*map(_place, raws, values)]
+    for raw in raws:
+        raw.drop()
+    own = replace(packed, columns=dict(packed.columns))
+    packed.columns.clear()
+    return View.of(own, places, values, packed.fields.names)
 
 
 def _together(parts: Iterable[Part]) -> Iterator[Part]:
@@ -56,7 +65,8 @@ def _together(parts: Iterable[Part]) -> Iterator[Part]:
         size += sum([raw.size for raw in items if isinstance(raw, Raw)])
         if packed is not None:
             columns.append(packed)
-            keys = {packed.fields.names.get(name) for name in (*packed.columns, "expected")}
+            unread = (*packed.columns, "mask", "expected")
+            keys = {packed.fields.names.get(name) for name in unread}
             raws: Any = items  # what is packed is no error
             for raw in raws:
                 raw.kept = {key: one for key, one in raw.kept.items() if key not in keys}

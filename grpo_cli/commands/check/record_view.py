@@ -51,31 +51,31 @@ class View(Tokens):
     ) -> View:
         """Returns the view of records that were packed."""
         written, mask = Segments(packed.widths), packed.mask
-        positions = np.arange(written.total) - written.spread(written.starts)
-        columns = {
+        columns: dict[str, NDArray[Any]] = {
             name: column if mask is None else column[mask]
             for name, column in packed.columns.items()
             if name not in packed.derived and name != BY_TOKEN
         }
         if packed.versions is not None:
             versions = packed.versions if mask is None else packed.versions[mask]
-            columns["weight_versions"] = versions.astype(np.float64)
-        lengths = packed.widths
+            columns["weight_versions"] = versions
+        responses, positions = written, written.positions
         if mask is not None:
-            lengths = np.bincount(written.index[mask], minlength=written.count)
+            responses = Segments(np.bincount(written.index[mask], minlength=written.count))
             positions = positions[mask]
         if "log_probs_rollout" in columns:
-            responses = Segments(lengths)
             holes = None if mask is None else positions
             turns = cut_turns(responses, columns.get("turn_ids"), holes)
             order = order_turns(turns, responses, packed.trajectories)
-            columns[TURN] = turns.spread(order.number.astype(np.float64))
+            columns[TURN] = turns.spread(order.number.astype(np.int32))
         samples = np.array([place.number for place in places], dtype=np.int64)
-        return cls(
-            *(places, names, packed.counts, lengths, positions, columns, samples),
+        view = cls(
+            *(places, names, packed.counts, responses.lengths, positions, columns, samples),
             packed=packed,
             values=values,
         )
+        view.written, view.responses = written, responses
+        return view
 
     @property
     def mask(self) -> NDArray[np.bool_] | None:
@@ -255,7 +255,7 @@ class View(Tokens):
             if len(found) and isinstance(found[0], str):
                 numbers = self.words if key == self.names.get("tokens") else _numbered(found)
                 found = [numbers[word] for word in found]
-            return np.array(found, dtype=np.int64)
+            return np.asarray(found, dtype=np.int64)
         except (TypeError, ValueError, OverflowError):
             return None
 

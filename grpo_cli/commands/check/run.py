@@ -103,11 +103,13 @@ class Check(Accumulator[Any]):
         for view in views(decoded):
             if isinstance(view, InputError):
                 yield view
-            else:
-                self._check(view, samples)
+            elif (records := self._check(view)) is not None:
+                del view  # and its objects
+                samples.add(records)
         self._edges = samples.edges()
 
-    def _check(self, view: View, samples: Samples) -> None:
+    def _check(self, view: View) -> Tokens | None:
+        """Runs the rules on records; returns those whose columns are to be compared, if any."""
         self._first = self._first or view.places[0].source
         self._last = view.places[-1].source
         count, rows = len(view.counts), view.responses
@@ -122,11 +124,12 @@ class Check(Accumulator[Any]):
         explained = check_records(view, self.findings, len(self.lengths) - 1) & (view.tokens > 0)
         self.sizes["not_compared"] += int(np.count_nonzero(explained))
         compared = ~explained & (view.tokens > 0)
-        if compared.any():
-            self.words.add(view, compared)
-            for at in np.flatnonzero(compared).tolist():
-                self._compared.setdefault(view.places[at].step, view.places[at])
-            samples.add(view.take(compared))
+        if not compared.any():
+            return None
+        self.words.add(view, compared)
+        for at in np.flatnonzero(compared).tolist():
+            self._compared.setdefault(view.places[at].step, view.places[at])
+        return view.take(compared)
 
     def _note_lengths(self, lengths: I64, findings: Findings) -> None:
         """Drops what seemed to have the maximum length, where others are longer."""

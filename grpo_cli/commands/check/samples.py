@@ -257,6 +257,7 @@ def find_in_pairs(
                 if not before[sample]:
                     explained[sample] |= rule.severity(finding) != "info"
                     yield rule, _with_names(finding, pair)
+        pair.forget()
 
 
 _STEP_RECORDS = 3

@@ -175,7 +175,7 @@ class Tokens:
 
     def place(self, token: int) -> dict[str, Any]:
         """Returns the place of a token as the fields of a finding."""
-        return {**self.at(int(self.responses.index[token])), "token": int(self.positions[token])}
+        return {**self.at(int(self.responses.owners(token))), "token": int(self.positions[token])}
 
     def key(self, name: str) -> str:
         """Returns the user's name of a column."""
@@ -200,8 +200,8 @@ class Tokens:
 
     def whole_numbers(self, name: str) -> I64 | None:
         """[N] a column of whole numbers: ``TURN``, or versions of the weights (-1: unknown)."""
-        found = self.columns.get(name)
-        return None if found is None else found.astype(np.int64)
+        found: NDArray[Any] | None = self.columns.get(name)
+        return found
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

@@ -268,7 +268,8 @@ class ChunkSums:
     def _measure_kl(self, difference: F64) -> None:
         """The policy against the reference, with ``difference`` d = log π_θ − log π_ref."""
         self._by_token("kl_k1", difference, "kl")
-        estimate, _ = k3(difference)
+        estimate = k3(difference)[0]
+        del difference  # a column of a large file is some MB
         self._by_token("kl_k3", estimate)
         self._find("kl", "tokens", estimate)
 
@@ -277,11 +278,11 @@ class ChunkSums:
         excess = np.expm1(difference)  # w − 1: near 1 a sum of w would lose its digits
         self._by_token("mismatch_square_excess", excess * (excess + 2.0))
         self._by_token("mismatch_excess", excess)
-        del excess  # a column of a large file is some MB
+        del excess
         if self._logged:
             self._by_token("inverse_excess", np.expm1(-difference))
         self._by_token("mismatch_d", difference, "mismatch")
-        size = np.abs(difference)
+        size = np.abs(difference, out=difference)
         self._by_token("mismatch_size", size)
         self._by_token("mismatch_both", np.exp(size))
         self._distribute("mismatch", size)

@@ -201,15 +201,16 @@ def repetition(chunk: Chunk) -> F64:
         inside = batch.responses.positions if batch.positions is None else batch.positions
         starts = np.repeat(np.cumsum(widths) - widths, lengths)
         words = words[starts + inside[batch.responses.spread(kept)]]
-    owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
     grams = np.zeros(max(len(words) - _GRAM + 1, 0), dtype=np.uint64)
     for at in range(_GRAM):  # in place, as below: a column of a large file is some MB
         grams += words[at : at + len(grams)]
         grams *= _PRIME
     del words
+    owners = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
     whole = owners[: len(grams)] == owners[len(owners) - len(grams) :]
     bits = np.uint64(len(lengths).bit_length())  # of the owner, above those of the hash
-    keys, owners = grams[whole], owners[: len(grams)][whole]
+    keys = grams[whole]
+    owners = owners[: len(grams)][whole]
     del grams
     keys >>= bits
     owners <<= _BITS - bits

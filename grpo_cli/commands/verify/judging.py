@@ -35,14 +35,14 @@ from grpo_cli.commands.verify.replay import Part
 from grpo_cli.engine.chunk import Chunk, assembled
 from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.fold import Accumulator
-from grpo_cli.engine.packing import chunks
+from grpo_cli.engine.packing import chunks, packed_runs
 from grpo_cli.engine.references import References
 from grpo_cli.errors import InputError
 from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.terms import KL, POLICY
-from grpo_cli.records import DecodedChunk, Raw, Record, record
+from grpo_cli.records import DecodedChunk, Raw, Record, headers
 from grpo_cli.records.fields import read_fields
-from grpo_cli.records.from_objects import whole_records
+from grpo_cli.records.from_objects import read_records, whole_records
 from grpo_cli.records.record import blaming, in_chunks, one_by_one
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import (
@@ -155,7 +155,7 @@ class Judging(Accumulator[Any]):
     def seen(self, raw: Raw) -> Raw:
         """Notes the loss that a record expects: without ``expected`` the logged one, if any."""
         value = raw.value
-        if isinstance(value, dict) and value.get("expected") is None and seal_of(value) is None:
+        if expects_nothing(value):
             keys = logged_losses(value)
             self.logged |= dict.fromkeys(keys.values())
             if expected := {name: value[key] for name, key in keys.items()}:
@@ -209,7 +209,9 @@ class Judging(Accumulator[Any]):
 
     def _alone(self, raw: Raw | InputError, plans: Plans) -> Iterator[Judged | InputError | None]:
         """Yields what became of a record; None of one that expects nothing."""
-        read = raw if isinstance(raw, InputError) else record(raw)
+        [(items, packed)] = packed_runs(DecodedChunk([raw]))
+        is_silent = isinstance(raw, Raw) and expects_nothing(raw.value)
+        [read] = read_records(items, packed, headers if is_silent else whole_records)
         if isinstance(read, InputError):
             yield read
         else:
@@ -217,7 +219,7 @@ class Judging(Accumulator[Any]):
             yield from self._one(raw, read, plans)
 
     def _one(self, raw: Raw, read: Record, plans: Plans) -> Iterator[Judged | InputError | None]:
-        kind = self._kind_of(raw.value, given=read.advantages is not None)
+        kind = self._kind_of(raw.value, given="advantages" in read.names)
         try:
             with blaming(raw):
                 seal = self._seal(raw, read, kind, plans)
@@ -246,10 +248,9 @@ class Judging(Accumulator[Any]):
         Raises:
             InputError: where it was changed since the bundle was written.
         """
-        value = raw.plain()
-        seal = seal_of(value)
+        seal = seal_of(raw.value)
         if seal is not None:
-            if (why := fault(value, seal)) is not None:
+            if (why := fault(raw.plain(), seal)) is not None:
                 raise InputError(why, path="bundle")
             rewarded = self._plan(kind._replace(advantages_given=False), plans)
             self.parts.append(Part.of(raw, read, seal, rewarded))
@@ -308,6 +309,11 @@ class Judging(Accumulator[Any]):
                 hyperparameters=self.hyperparameters,
             )
         return plans[key]
+
+
+def expects_nothing(value: Any) -> bool:
+    """Whether an object has no ``expected``, and is of no bundle."""
+    return isinstance(value, dict) and value.get("expected") is None and seal_of(value) is None
 
 
 UNTESTED = {

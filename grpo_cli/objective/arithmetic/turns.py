@@ -28,7 +28,7 @@ class TurnOrder:
 
     def __init__(self, turns: Segments, responses: Segments, trajectories: Groups) -> None:
         self.turns = turns
-        self.response: I64 = responses.index[turns.starts]
+        self.response: I64 = responses.owners(turns.starts)
         self._trajectory = trajectories.index[self.response]
         self._sorted = np.argsort(self._trajectory, kind="stable")
         self._runs = Segments(np.bincount(self._trajectory, minlength=trajectories.count))

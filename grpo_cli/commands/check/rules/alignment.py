@@ -376,11 +376,16 @@ def find_drift(pair: Pair) -> Iterator[Finding]:
     """
     greater = np.maximum(pair.first, pair.second)
     free = greater < _FREE
-    tokens, at = Segments(pair.count(free)), np.flatnonzero(free)
-    place = pair.view.responses.positions[at]
+    tokens, place = Segments(pair.count(free)), pair.view.responses.positions[free]
     middle = tokens.mean(place)
-    late = place > tokens.spread(middle)
-    size = np.minimum(pair.size[at], 5.0) / -np.expm1(greater[at])
+    late = place > tokens.spread(middle.astype(np.int32))
+    del place  # a column of a large file is some MB
+    room = greater[free]
+    del greater
+    size = pair.size[free]
+    np.minimum(size, 5.0, out=size)
+    size /= np.negative(np.expm1(room, out=room), out=room)
+    del room
     sides = late, ~late
     often = count_marked(tokens, late)
     n, m = (np.maximum(one, 1) for one in (often, tokens.lengths - often))

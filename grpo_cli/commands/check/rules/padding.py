@@ -320,19 +320,20 @@ def _find_other_text(view: View, ids: I64, ends: frozenset[int], behind: I64) ->
     """
     usual, counts = np.unique(ids[edges(view.responses, end=True)], return_counts=True)
     at = np.flatnonzero(np.isin(ids[:-1], [*ends.intersection(usual[counts >= _SEVERAL].tolist())]))
-    steps = [(view.responses.index, 0), (view.positions, 1), (view.columns.get("turn_ids"), 0)]
-    for column, step in steps:
+    of = view.responses.owners
+    at = at[of(at + 1) == of(at)]
+    for column, step in ((view.positions, 1), (view.columns.get("turn_ids"), 0)):
         if column is not None:
             at = at[column[at + 1] - column[at] == step]
     at = at[ids[at + 1] != ids[at]] + 1
-    at = at[behind[view.responses.index[at]] == 0]
+    at = at[behind[of(at)] == 0]
     negative = np.flatnonzero(ids < 0) if "token_ids" in view.names else at[:0]
     for kind, places in (("negative", negative), ("goes-on", at)):
-        rows = view.responses.index[places]
+        rows = of(places)
         for record in np.unique(view.records.index[rows]).tolist():
             mine = places[view.records.index[rows] == record]
             yield Finding(
-                {"tokens": len(mine), "responses": len(np.unique(view.responses.index[mine]))},
+                {"tokens": len(mine), "responses": len(np.unique(of(mine)))},
                 **view.place(int(mine[0])),
                 kind=kind,
                 words={"of": view.counts[record], "id": ids[mine[0]]},

@@ -241,7 +241,9 @@ def find_biased_weights(pair: Pair) -> Iterator[Finding]:
     _, _, spread = pair.moments(pair.weight, pair.size < 1.0)
     bound = 10.0 * spread + 1e-3
     least, most = 1.0 - bound, 1.0 + bound
-    clipped = np.clip(pair.weight, *map(pair.samples.spread, (least, most)))
+    clipped = pair.weight
+    np.maximum(clipped, pair.samples.spread(least), out=clipped)
+    np.minimum(clipped, pair.samples.spread(most), out=clipped)
     mean, error, away = _measure_distance(pair, clipped)
     found = (
         (pair.samples.lengths >= _WEIGHT_TOKENS)
@@ -304,7 +306,8 @@ def find_mismatch(pair: Pair) -> Iterator[Finding]:
     References:
         NeMo-RL, docs/guides/dtensor-tp-accuracy.md; verl, docs/algo/rollout_corr.md.
     """
-    n, error = pair.means(np.exp(np.minimum(pair.size, 50.0)))
+    times = np.minimum(pair.size, 50.0)
+    n, error = pair.means(np.exp(times, out=times))
     for sample in np.flatnonzero((n >= _MISMATCH_TOKENS) & (error > _MISMATCH_BOUND)).tolist():
         versions = pair.view.whole_numbers("weight_versions")
         stale = versions is not None and np.ptp(versions[pair.tokens(sample)]) > 0

@@ -146,7 +146,7 @@ def _find_counted_padding(view: View) -> Iterator[Finding]:
 
 
 def _find_holes(view: View) -> Iterator[Finding]:
-    rows = view.responses.index[view.holes]
+    rows = view.responses.owners(view.holes)
     records = view.records.index[rows]
     for record in np.unique(records).tolist():
         found = np.flatnonzero(records == record)

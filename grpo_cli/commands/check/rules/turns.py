@@ -191,7 +191,7 @@ def _unsampled(view: View, zero: NDArray[np.bool_], trainer: Any) -> NDArray[np.
     found, most = np.zeros_like(zero), trainer.max(initial=-np.inf)
     edge = np.flatnonzero(np.diff(np.concatenate(([False], zero, [False]))))
     for start, end in edge.reshape(-1, 2)[np.diff(edge.reshape(-1, 2))[:, 0] >= _RUN].tolist():
-        rows = view.responses.index[[start, min(end, len(zero) - 1)]]
+        rows = view.responses.owners([start, min(end, len(zero) - 1)])
         inside = end < len(zero) and rows[0] == rows[1]
         inside &= start > view.responses.starts[rows[0]]  # else it is the prompt's
         found[start:end] = inside and float((trainer[start:end] - most).sum()) < _NATS
@@ -217,7 +217,7 @@ def find_shifted_masks(view: View) -> Iterator[Finding]:
         other = np.abs(engine - neighbour)
         in_step &= view.count((own < other) & ~foreign) > view.count((own > other) & ~foreign)
     holes = view.holes
-    owner = view.records.index[view.responses.index[holes]]
+    owner = view.records.index[view.responses.owners(holes)]
     of = np.bincount(owner, minlength=len(view.counts))
     for kind, hit in (("late", foreign[holes]), ("early", foreign[holes + 1])):
         hits = np.bincount(owner, hit, len(of))

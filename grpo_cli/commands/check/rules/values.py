@@ -78,12 +78,13 @@ def find_bad_scores(view: View) -> Iterator[Finding]:
     A std over groups of one makes all advantages NaN: ruc-datalab/DeepAnalyze#116.
     """
     for name in ("rewards", "advantages"):
-        scores, rows = view.packed.scores.get(name), np.arange(len(view.lengths))
+        scores, by_token = view.packed.scores.get(name), False
         if scores is None and name == "advantages" and BY_TOKEN in view.packed.columns:
             counted = slice(None) if view.mask is None else view.mask
-            scores, rows = view.packed.columns[BY_TOKEN][counted], view.responses.index
+            scores, by_token = view.packed.columns[BY_TOKEN][counted], True
         if scores is None or not find_bad(scores).any():
             continue
+        rows = view.responses.index if by_token else np.arange(len(view.lengths))
         values = np.where(find_bad(scores), scores, 0.0).reshape(len(scores), -1)
         bad = np.flatnonzero((values != 0.0).any(axis=1))
         records = view.records.index[rows[bad]]
