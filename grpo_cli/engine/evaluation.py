@@ -280,7 +280,8 @@ class Evaluation:
         if not (compares or dead):
             return None
         effect = GIVEN_ALONE if "given" in self._advantages else DEAD_ALONE if dead else ""
-        return self._reader.ungrouped(totals, effect)
+        counts = totals.records, totals.groups, totals.responses
+        return self._reader.ungrouped(*counts, effect)
 
     @property
     def _advantages(self) -> set[str]:

@@ -21,7 +21,6 @@ from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks, packed_runs
 from grpo_cli.engine.rows.fields import KINDS, STEP
-from grpo_cli.engine.totals import Totals
 from grpo_cli.errors import InputError, UsageError, until_error
 from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, Source
 from grpo_cli.records.choose.grouping import batch_fields
@@ -112,12 +111,11 @@ class Reader:
         """That the records name another row than those that were evaluated unasked."""
         return dict.fromkeys(other_row(self.facts.named, plans))
 
-    def ungrouped(self, totals: Totals, effect: str = "") -> str | None:
+    def ungrouped(self, records: int, groups: int, responses: int, effect: str = "") -> str | None:
         """What is wrong where every record is one response and says the group that it is of."""
         if self.reading.grouping is not None:
             return None
-        counts = totals.records, totals.groups, totals.responses
-        return self.facts.ungrouped(*counts, effect)
+        return self.facts.ungrouped(records, groups, responses, effect)
 
     def pooled(self, batch: str, advice: str = EACH_STEP) -> Notices:
         """That records of several steps were evaluated as one batch, where they were.

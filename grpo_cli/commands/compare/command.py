@@ -108,7 +108,8 @@ def compare(
     tell_notes(notes, quiet=page.quiet)
     source = loading.reader(paths(files), work)
     answer = compare_plans(made, source)
-    hidden = source.pooled(batch) | sum_notes(answer)
+    alone = source.ungrouped(answer.records, answer.groups, answer.responses)
+    hidden = source.pooled(batch) | sum_notes(answer) | dict.fromkeys([alone] if alone else [])
     above = page.above(source.other(*made) | hidden)
     if by is not None:
         by = complete.known("--by", by, NAMES)

@@ -168,7 +168,8 @@ def _explained(
     own = plan.row.advantage
     computes = "group-std" if own.choice.given else own.name
     reasons = why(total, facts, computes)
-    if (alone := source.ungrouped(totals)) is not None:
+    alone = source.ungrouped(totals.records, totals.groups, totals.responses)
+    if alone is not None:
         reasons.insert(0, Reason("ungrouped", alone))
     found = Explained(
         plan.variant,

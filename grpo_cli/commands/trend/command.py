@@ -200,6 +200,9 @@ def _answer_question(
         draw: Any = partial(print_comparison, answer=compared, named=names)
         options.page.write(compared, draw, rows=compared.metrics)
         notes = dict.fromkeys(compared.notes)
+        for one in (run, other):
+            if isinstance(one, Run) and one.alone is not None:
+                notes[f"{one.reader.paths[0]}: {one.alone}"] = None
     elif options.by is not None:
         found = answer_of_parts(run, flags, options.by)
         rows: Sequence[Any] = found.changes or [one.row() for one in found.parts]

@@ -320,10 +320,10 @@ class Run:
         evaluated, responses = (int(sums.count(one).sum()) for one in ("records", "samples"))
         if evaluated:
             self._lacking = f"{found.lacking:,} of {found.lacking + evaluated:,} records"
-        if self.reader.reading.grouping is None and plan.compares_groups:
+        if plan.compares_groups:
             given = any("|adv:given" in one for one in found.signatures)
             groups, why = sums.columns["row", "label"].widths.sum(), GIVEN_ALONE if given else ""
-            alone = self.reader.facts.ungrouped(evaluated, int(groups), responses, why)
+            alone = self.reader.ungrouped(evaluated, int(groups), responses, why)
             self.notices |= {} if alone is None else {alone: None}
             self.alone, self.ungrouped = alone, None if given else alone
         steps = Steps.of(sums)

@@ -170,7 +170,7 @@ def _check_equal(key: str, having: Sequence[tuple[Record, Any]]) -> None:
     """Raises an error if records of a batch expect different numbers of it."""
     first, wanted = having[0]
     for one, value in having:
-        if value != wanted:
+        if value != wanted and (value == value or wanted == wanted):  # NaN is another error
             before = "the first" if first.line is None else f"line {first.line}"
             message = (
                 f"expected {got(wanted)}, which {before} of the same batch has, got {got(value)}; "

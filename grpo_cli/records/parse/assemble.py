@@ -21,7 +21,7 @@ from grpo_cli.records.packed import (
     lay,
     wrong_turns,
 )
-from grpo_cli.records.parse.columns import guess_values
+from grpo_cli.records.parse.columns import ROUNDING, guess_values
 from grpo_cli.records.parse.scores import WITHIN
 from grpo_cli.records.parse.turns import TURN_FIELDS
 from grpo_cli.records.record import Record
@@ -35,8 +35,6 @@ _EXPECTED = {
     "token_rewards": WITHIN,
     "turn_ids": "a whole number",
 }
-_ROUNDING = 0.01
-"""The most that a log-sum-exp in bfloat16 is off, in nats."""
 
 
 def layout(record: Record, free: Collection[str] = ()) -> Hashable:
@@ -170,7 +168,7 @@ def _fault(record: Record, number: int, name: str, own: F64, at: int, packed: Pa
             way_out += ", or write null where the engine did not score a token (weight 1)"
         kind, advice = "a finite number", advice or way_out
     elif name in LOG_PROBS and not advice:
-        advice = f"; dump log_softmax at the sampled token{', clamped at 0' * (value <= _ROUNDING)}"
+        advice = f"; dump log_softmax at the sampled token{', clamped at 0' * (value <= ROUNDING)}"
     message = f"expected {kind}, got {places.got(value)}{advice}"
     if name == "turn_ids" and value.is_integer() and abs(value) <= 2**53:
         message = f"expected no lower turn id than an earlier token's, got {places.got(value)}"

@@ -340,6 +340,8 @@ def _log(key: str, column: bytes, shape: Shape, mask: bytes | None) -> np.ndarra
 
 _MANY, _ENOUGH = 0.2, 6  # so large a part of so many values is no rounding
 _LEAST = 3  # up to so many: all of them
+ROUNDING = 0.01
+"""The most that a log-sum-exp in bfloat16 is off, in nats: a log-prob of 0 that was rounded."""
 _LOGITS = "look like logits: take log_softmax and select the sampled token"
 _SPREAD, _NEAR_1 = 0.25, 0.15
 """Ratios to the old policy are all near 1; −log p of tokens spread more."""
@@ -351,7 +353,7 @@ def guess_values(column: F64) -> str:
     """Names what a record's column seems to hold, where that is no log-probs."""
     numbers = column[np.isfinite(column)]
     needed = _MANY if numbers.size >= _ENOUGH else 1.0
-    if numbers.size < _LEAST or np.mean(numbers > 0.0) < needed:
+    if numbers.size < _LEAST or np.mean(numbers > 0.0) < needed or numbers.max() <= ROUNDING:
         return ""
     if numbers.min() < 0.0:
         return f"; these {_LOGITS}"
