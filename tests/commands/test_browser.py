@@ -601,6 +601,33 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     assert browser.problems == []
 
 
+def test_the_marks_of_a_large_axis_are_not_cut_off(browser, grpo, tmp_path):
+    """A KL of 7e10 at one step, and 0 at others, so that its axis is linear."""
+    rows = [
+        {"step": at, "log_probs": [[-30.0, -30.0]], "rewards": [1.0]}
+        | {"log_probs_ref": [[-30.0, -30.0 + 25.0 * (at == 5)]]}
+        for at in range(12)
+    ]
+    write(tmp_path / "run.jsonl", rows)
+    out = tmp_path / "page.html"
+    words = (tmp_path / "run.jsonl", "--groups", "0", "-o", out)
+    assert grpo("report", *map(str, words)).exit_code == 0
+    browser.size(800)
+    browser.open(out)
+    marks = browser.run(
+        "[...document.querySelectorAll('figure.chart')]"
+        ".find((one) => one.textContent.startsWith('kl_k3'))"
+        ".querySelectorAll('text[text-anchor=end]').length"
+    )
+    assert marks > 2
+    lefts = browser.run(
+        "[...document.querySelectorAll('figure.chart text[text-anchor=end]')]"
+        ".map((one) => one.getBoundingClientRect().left - one.closest('svg')"
+        ".getBoundingClientRect().left)"
+    )
+    assert min(lefts) >= 0
+
+
 @pytest.mark.more
 def test_noise_does_not_fill_a_chart(browser, grpo, tmp_path):
     """A series around 1.2 that varies by 1 % spans a twentieth of its chart."""

@@ -151,7 +151,7 @@ class Chart {
     const { low, high, log, constant, width, x, y } = this;
     const { run: { steps }, range: [first, last] } = this.charts;
     for (const mark of constant !== null ? [constant] : log ? decades(low, high) : ticks(low, high, 5)) {
-      yield draw("text", { x: LEFT - 8, y: y(mark) + 4, "text-anchor": "end" }, shown(mark, 4));
+      yield draw("text", { x: LEFT - 8, y: y(mark) + 4, "text-anchor": "end" }, Math.abs(mark) < 1e5 ? shown(mark, 4) : mark.toExponential());
       yield draw("line", { class: mark === 0 && low < 0 ? "axis zero" : "axis faint", x1: LEFT - 4, x2: width, y1: y(mark), y2: y(mark) });
     }
     if (this.metric.unit) yield draw("text", { class: "unit", transform: `translate(9 ${TALL / 2}) rotate(-90)`, "text-anchor": "middle" }, this.metric.unit);
