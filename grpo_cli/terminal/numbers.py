@@ -58,7 +58,9 @@ def brief(value: Any) -> str:
 
     Only 1 is 1: it is the ratio of a policy that did not change.
     """
-    text = f"{value:.4g}" if isinstance(value, float) else "1"
+    if not isinstance(value, float):
+        return shown(value)
+    text = f"{value:.4g}"
     return shown(value) if text == "1" else text
 
 

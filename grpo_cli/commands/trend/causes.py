@@ -26,7 +26,7 @@ from grpo_cli.commands.trend.onsets import (
 )
 from grpo_cli.commands.trend.step import SURE, WARNING, Finding, Steps
 from grpo_cli.commands.trend.sums import OF_ENVIRONMENT, OF_SPREAD, PROMPT
-from grpo_cli.commands.trend.watched import DOWN, RANKS, UP, VERIFIER
+from grpo_cli.commands.trend.watched import DOWN, LIMIT_OF_LENGTH, RANKS, UP, VERIFIER
 from grpo_cli.engine import Reader
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.errors import GrpoError, InputError
@@ -87,9 +87,6 @@ _ROSE = (
 _ONE_UPDATE = (
     "look at the learning rate and the gradient's norm at that step, and clip the gradient; go "
     "back to the last good step"
-)
-_LIMITED = (
-    "compare max_tokens and the loader's limit before and after that step, or mask cut responses"
 )
 _CUT = 0.1
 """The least share of responses that end at a limit."""
@@ -328,7 +325,7 @@ def _new_limit(found: Sequence[Finding], steps: Steps) -> Cause | None:
         many = float(medians(share[at:][:FUTURE]))
         if (since == since[0]).all() and before.min(initial=math.inf) > since[0] and many > _CUT:
             words = f"responses have a new limit of {since[0]:,.0f} tokens, at which {many:.0%} end"
-            return Cause(words, _LIMITED, first=one)
+            return Cause(words, LIMIT_OF_LENGTH, first=one)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -97,7 +97,7 @@ class StepSource:
         """
         value = raw.value
         given, field = self._look_up(value) if isinstance(value, dict) else (None, "")
-        keys = [*value] if isinstance(value, dict) else ()
+        keys = value if isinstance(value, dict) else ()
         step = self.number(given, raw.source, raw.line, raw.prefix, keys)
         if given is None or self.files is not None:
             return RecordStep(step)
@@ -110,7 +110,7 @@ class StepSource:
         source: str,
         line: int | None,
         prefix: str = "",
-        keys: Sequence[str] = (),
+        keys: Collection[str] = (),
     ) -> int:
         """The step that a record gives itself, or else that of its file.
 
@@ -131,7 +131,7 @@ class StepSource:
             name = path.removeprefix(prefix)
             message = "expected the step, a whole number (--step)"
             if keys and name not in keys:
-                message += did_you_mean(name, keys) or f"; this record has {first_names(keys)}"
+                message += did_you_mean(name, keys) or f"; this record has {first_names([*keys])}"
             if self.field is None:
                 message = (
                     f"the step is missing: no field ({', '.join(STEP_FIELDS[:3])}, …) and no "

@@ -218,6 +218,9 @@ _ENTROPY = (
     "if entropy falls, raise ε_high (clip higher) or add an entropy bonus; if it rises, lower the "
     "learning rate"
 )
+LIMIT_OF_LENGTH = (
+    "compare max_tokens and the loader's limit before and after that step, or mask cut responses"
+)
 VERIFIER = "check the verifier of this environment or prompt, and what it compares answers with"
 _GROUPS = (
     "if all answers are right, use harder prompts; if all are wrong, use easier prompts or "
@@ -337,8 +340,7 @@ TABLE = (
     ),
     Watch(
         "length_p95", jumps=DOWN, scale="log", jump=(0.4, 6.0), span=_POSITIVE,
-        fix="compare max_tokens and the loader's limit before and after that step, or mask cut "
-            "responses",
+        fix=LIMIT_OF_LENGTH,
         fell="the longest responses became shorter at once",
     ),
     Watch(
