@@ -11,7 +11,7 @@ import orjson
 
 from grpo_cli.errors import InputError
 
-_LONGEST, _LISTED = 40, 8
+_LONGEST = 40
 QUOTED = " (a value in quotes; write it without them)"
 _IN_QUOTES = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|true|false|nan|[+-]?inf", re.IGNORECASE
@@ -53,9 +53,9 @@ def lists_inside(record: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from lists_inside(held, f"{above}{key}.")
 
 
-def first_names(names: Sequence[str]) -> str:
-    """The first eight names; ``…`` for the others."""
-    return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+def first_names(names: Sequence[object], most: int = 8) -> str:
+    """The first names or numbers between commas; ``…`` for the others."""
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
 def as_float(value: int | float) -> float:

@@ -16,6 +16,7 @@ from grpo_cli.commands.verify.causes.cause import IMPOSSIBLE, STRICT
 from grpo_cli.commands.verify.expected import Flags
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.terms import ENTROPY, KL
+from grpo_cli.records.places import first_names
 from grpo_cli.terminal.numbers import is_round
 
 
@@ -423,7 +424,7 @@ def _by_token(case: Case) -> Found:
     stages = ("ratio", "surrogate", "input", "advantage", *_everywhere(case))
     words, some = f"{_differing(case)} differ", np.unique(rows.index[wrong]).tolist()
     if len(some) < np.count_nonzero(rows.lengths):
-        listed = ", ".join(map(str, some[:5])) + (", …" if len(some) > 5 else "")
+        listed = first_names(some, 5)
         words += f", in response{'' if len(some) == 1 else 's'} {listed}"
     words += ", by a factor that differs from token to token" if wrong.sum() > 1 else ""
     alone = (np.abs(policy) <= 0.1 * case.quiet) & case.loud(rest)

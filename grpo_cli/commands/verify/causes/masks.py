@@ -15,6 +15,7 @@ from grpo_cli.objective.breakdown import Breakdown
 from grpo_cli.objective.inputs import Inputs
 from grpo_cli.objective.results import Weights
 from grpo_cli.objective.terms import ENTROPY, KL
+from grpo_cli.records.places import first_names
 
 # ---- masks, [N as written] ----------------------------------------------------------------------
 
@@ -318,7 +319,7 @@ def _words(case: Case, picked: Flags, suffix: str) -> str:
     of_rows = responses.spread(np.isin(np.arange(responses.count), rows))
     count = int(picked.sum())
     if np.array_equal(picked, of_rows):
-        names = ", ".join(map(str, rows[:5].tolist())) + (", …" if len(rows) > 5 else "")
+        names = first_names(rows.tolist(), 5)
         what = f"response {names} is" if len(rows) == 1 else f"responses {names} are"
         return f"{what} {suffix}: {count} of {responses.total} tokens"
     at = int(np.argmax(picked))
