@@ -184,23 +184,20 @@ class Reader:
         return self._good(chain.from_iterable(found), needed=self.reading.selects)
 
     def peek(self) -> Raw:
-        """The first record, which the next call of ``records`` yields again, with its arrays.
+        """The first record, which the next call of ``records`` yields again.
 
         Raises:
             InputError: where there is none.
         """
-        found = self.records(as_lists=False)
+        found = self.records()
         first = next(found, None)
         if first is None:
             raise InputError("no record can be read")
         self._ahead = chain((first,), found)
         return first[0]
 
-    def records(self, *, as_lists: bool = True) -> Iterator[tuple[Raw, Record]]:
+    def records(self) -> Iterator[tuple[Raw, Record]]:
         """The records of all files one by one, with the objects that they were read from.
-
-        Args:
-            as_lists: whether arrays in the objects become lists.
 
         Raises:
             InputError: at the first bad record, unless it is to be skipped.
@@ -215,7 +212,7 @@ class Reader:
                     if isinstance(found, InputError):
                         yield found
                     elif isinstance(raw, Raw):
-                        yield raw.with_lists() if as_lists else raw, found
+                        yield raw, found
 
         found = chain.from_iterable(map(read, chain.from_iterable(self._decoded())))
         return self._good(found, needed=True)

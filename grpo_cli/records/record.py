@@ -111,12 +111,6 @@ class Raw:
         """The value, of lists only."""
         return listed(self.value) if self.arrays else self.value
 
-    def with_lists(self) -> Raw:
-        """Returns itself, its value turned into lists only."""
-        if self.arrays:
-            self.kept, self.arrays = self.plain(), False
-        return self
-
 
 @contextmanager
 def blaming(raw: Raw) -> Iterator[None]:

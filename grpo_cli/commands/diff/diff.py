@@ -178,7 +178,7 @@ def _by_step(reader: Reader, step_source: StepSource) -> Steps:
     origins = Origins()
 
     def numbered() -> Iterator[tuple[int, Raw, Record]]:
-        for raw, record in reader.records(as_lists=False):
+        for raw, record in reader.records():
             if OLD in record.misnamed:
                 misnamed = MisnamedColumnError.of(OLD, "grpo diff", record.misnamed[OLD])
                 reader.bad(located(misnamed, record))

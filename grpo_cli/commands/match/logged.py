@@ -21,6 +21,7 @@ from grpo_cli.engine.evaluator import Evaluator, usable
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records import Raw, Record
 from grpo_cli.records.choose.where import Missing, Path, look_up, read_path, spelled
+from grpo_cli.records.record import listed
 from grpo_cli.variants.plan import plan
 
 KL = "kl"
@@ -219,7 +220,7 @@ def _by_step(source: Reader, path: Path) -> Iterator[tuple[float | None, list[Me
 
 
 def _step(raw: Raw) -> Any:
-    return raw.value.get("step") if isinstance(raw.value, dict) else None
+    return listed(raw.value.get("step")) if isinstance(raw.value, dict) else None
 
 
 def _number(raw: Raw, path: Path) -> float | None:

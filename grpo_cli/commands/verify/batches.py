@@ -121,7 +121,7 @@ def read_batches(
     reader.batch_by(batch)
     batches: dict[Hashable, tuple[Raw, list[Record]]] = {}
     for raw, record in reader.records():
-        record.expected = seen(raw).value.get("expected")
+        record.expected = seen(raw).plain().get("expected")
         batches.setdefault(key_of(record.batch), (raw, []))[1].append(record)
     for raw, records in batches.values():
         try:

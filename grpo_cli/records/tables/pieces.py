@@ -21,7 +21,7 @@ from grpo_cli.records.formats import candidates
 from grpo_cli.records.open.blocks import Source
 from grpo_cli.records.open.budget import ROW, VALUE, Budget
 from grpo_cli.records.open.streams import opened, version_of
-from grpo_cli.records.record import DecodedChunk, Decoding, Made, Raw, always
+from grpo_cli.records.record import DecodedChunk, Decoding, Made, Raw, always, listed
 from grpo_cli.records.tables.files import WHOLE, Rows, check_zip, damage_of
 
 _KINDS = (
@@ -71,9 +71,10 @@ def _only_record(piece: Rows, decoding: Decoding = always) -> Raw:
             raise InputError(_OBJECTS) from None
         also = ", or torch.save did not write it" if kind == "torch" else ""
         raise InputError(f"the file is damaged{also}: {damage_of(error, path)}") from None
-    made = Raw(value, piece.source, None, "", size, partial(_value_of, piece), arrays=True)
     known = candidates(tuple(value)) if isinstance(value, dict) else ()
-    return made if kind != "torch" or any(one.arrays for one in known) else made.with_lists()
+    arrays = kind != "torch" or any(one.arrays for one in known)
+    kept = value if arrays else listed(value)
+    return Raw(kept, piece.source, None, "", size, partial(_value_of, piece), arrays=arrays)
 
 
 def _load(piece: Rows) -> Made:
