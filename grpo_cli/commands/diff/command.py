@@ -154,6 +154,9 @@ def _print(console: Console, screen: Screen, answer: RunDiff, against: str) -> N
         console.print(Text(f"step {one.step} is in run {one.run} only", "magenta"))
     if len(answer.only) > 3:
         console.print(Text(f"… and {counted(len(answer.only) - 3, 'more step')}", "magenta"))
+    if not (answer.partings or answer.steps):
+        console.print(Text("no step is in both runs", "bold red"))
+        return
     if not answer.partings:
         both = "identical at the steps that both runs have"
         text = both if answer.only else "the runs are identical"
