@@ -363,6 +363,34 @@ def test_a_step_says_what_began_there_with_its_cause_and_fix(browse_run):
         (step,) = re.findall(r"step-(\d+)", address)
         assert tab.run("document.title").startswith(f"Step {step}: ")
         assert (tab.run("document.title") == title) == (address == onset)
+    assert tab.run("document.querySelector('header .hint').textContent").startswith(
+        "dr, surrogate "
+    )
+    follow(tab, "#" + worst.partition("#")[2])
+    follow(tab, tab.run("document.querySelector('table a[href*=group]').hash"))
+    assert tab.run("page.quantity(page.view.record).name") == "mismatch", "as the finding"
+
+
+def test_the_recorded_loss_is_drawn_with_the_one_that_is_computed(browser, grpo, tmp_path):
+    rows = [
+        {
+            "step": step,
+            "log_probs": [[-1.0, -2.0 - 0.01 * step], [-1.5, -1.0]],
+            "log_probs_old": [[-1.1, -2.0], [-1.5, -1.1]],
+            "rewards": [1.0, 0.0],
+            "loss": 0.1 * step,
+        }
+        for step in range(20)
+    ]
+    out = tmp_path / "run.html"
+    assert grpo("report", str(write(tmp_path / "a.jsonl", rows)), "-o", str(out)).exit_code == 0
+    browser.open(out)
+    charts = "[...document.querySelectorAll('.chart')]"
+    chart = f"{charts}.find((one) => /recorded_loss/.test(one.textContent))"
+    assert browser.run(f"{chart}.querySelectorAll('path.other').length") == 1
+    assert "(dashed: recomputed)" in browser.run(f"{chart}.textContent")
+    open_charts = "[...document.querySelectorAll('.charts')[0].querySelectorAll('figcaption span')]"
+    assert "loss" not in browser.run(f"{open_charts}.map((one) => one.textContent)")
 
 
 def test_an_address_has_its_own_title_and_decimal_points_are_below_each_other(browse_run):

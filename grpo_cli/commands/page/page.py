@@ -66,7 +66,7 @@ def html(
     yield f"<title>{markup(title)}</title>\n"
     yield f"<style>\n{_asset('style.css')}</style></head>\n"
     yield f"<body>\n<header><h1>{markup(title)}</h1><p>{markup(place)}</p>\n"
-    yield "</header>\n<main>\n"
+    yield f'<p class="hint">{markup(_objective(signature))}</p></header>\n<main>\n'
     yield from still
     yield '<noscript><p class="hint">The rest needs JavaScript.</p></noscript></main>\n'
     words = re.sub(r"([|,])", r"\1<wbr>", markup(signature))
@@ -76,6 +76,13 @@ def html(
     for name, data in (("settings", started), *blocks):
         yield f'<script type="application/octet-stream" id="{name}">{data}</script>\n'
     yield f"<script>{script}</script>\n</body></html>\n"
+
+
+def _objective(signature: str) -> str:
+    """The parts of a signature that change the loss most: the variant, its surrogate and its KL."""
+    variant, *stages = signature.replace(",", ", ").split("|")
+    main = [one.replace(":", " ") for one in stages if one.startswith(("surrogate:", "kl:"))]
+    return ", ".join([variant, *main])
 
 
 def _asset(name: str) -> str:

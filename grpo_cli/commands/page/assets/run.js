@@ -5,6 +5,7 @@ const WHY = { onset: "a finding begins", worst: "worst step of a finding", befor
 class RunView {
   constructor(run) {
     this.run = run;
+    this.joinLosses();
     this.steps = Object.keys(run.kept).map(Number).sort((a, b) => a - b);
     this.charts = new Charts(run, (at) => this.open(at), () => this.refresh());
     this.shown = make("div.charts");
@@ -30,6 +31,15 @@ class RunView {
       ...(this.steps.length ? [make("h2", {}, "Steps"), this.list()] : []),
       make("p.hint", {}, keptSentence(run, this.steps)),
     );
+  }
+
+  // The loss that was recorded has the one that was computed in its chart.
+  joinLosses() {
+    const [recorded, computed] = ["recorded_loss", "loss"].map((name) => this.run.metrics.find((one) => one.name === name));
+    if (!recorded || !computed || recorded.others) return;
+    recorded.others = [computed.values];
+    recorded.about += " (dashed: recomputed)";
+    Object.assign(computed, { main: false, usual: false });
   }
 
   // What is drawn in charts.

@@ -120,7 +120,8 @@ class StepView {
   // ---- groups
 
   href(at, response = null) {
-    return `#step-${this.step}-group-${at}${response === null ? "" : `-response-${response}`}`;
+    const by = this.found.find(({ worst }) => typeof worst?.token === "number")?.by; // colours the tokens by what was found
+    return `#step-${this.step}-group-${at}${response === null ? "" : `-response-${response}`}${by ? `-by-${by}` : ""}`;
   }
 
   *table() {
@@ -193,7 +194,7 @@ class StepView {
     this.figure.replaceChildren(...(known ? [this.scatter(Math.min(this.figure.clientWidth || 700, 760))] : []));
     const parts = known ? [`A dot is a response; those right above each other have equal ${this.hasLengths ? "lengths" : "groups"} and rewards`] : [];
     if (known && this.kinds.length <= PALETTE) parts.push("its colour shows the group, as in the table");
-    if (known && this.isStacked) parts.push(`a number above it: so many responses of equal ${this.hasLengths ? "length" : "group"} and reward${this.hasLengths ? " (grey: of several groups)" : ""}`);
+    if (known && this.isStacked) parts.push(`a number: so many responses of equal ${this.hasLengths ? "length" : "group"} and reward${this.hasLengths ? " (grey: of several groups)" : ""}`);
     const bare = this.groups.filter(({ block }) => !block).length;
     if (known && bare && bare < this.groups.length) parts.push("a filled dot: this page has the tokens of the group");
     if (known && bare < this.groups.length) parts.push("click a dot to open its response");
@@ -244,16 +245,17 @@ class StepView {
       }
     }
     const rows = [...new Set([...places.values()].map(({ cy }) => cy))].sort((a, b) => a - b);
+    const isCrowded = (cy) => rows.some((one) => one < cy && cy - one < 22); // no room for a number above
     const room = rows.slice(1).reduce((least, cy, at) => Math.min(least, cy - rows[at]), COLUMN);
     this.isStacked = [...places.values()].some(({ those }) => those.length > 1 && room / those.length < DISTANCE);
     for (const { cx, cy, those } of places.values()) {
       const gap = Math.min(2 * DOT, room / those.length);
-      if (those.length > 1 && gap < DISTANCE) yield this.dot({ cx, cy, those });
+      if (those.length > 1 && gap < DISTANCE) yield this.dot({ cx, cy, those, right: isCrowded(cy) });
       else for (const [at, one] of those.entries()) yield this.dot({ cx, cy: cy + (at - (those.length - 1) / 2) * gap, those: [one] });
     }
   }
 
-  dot({ cx, cy, those }) {
+  dot({ cx, cy, those, right = false }) {
     const [first] = those;
     const [groups, count] = [new Set(those.map(({ at }) => this.names[at])), those.length];
     const kept = those.find(({ at }) => this.groups[at].block);
@@ -265,7 +267,8 @@ class StepView {
     const color = groups.size > 1 ? "mixed" : this.color(first.at);
     const circle = draw("circle", { class: `${kept ? "kept" : "bare"} ${color}`, cx, cy, r: DOT }, draw("title", {}, words));
     circle.of = groups;
-    const parts = [circle, ...(count > 1 ? [draw("text", { x: cx, y: cy - 1.7 * DOT, "text-anchor": "middle" }, shown(count))] : [])];
+    const place = right ? { x: cx + 1.6 * DOT, y: cy + 4 } : { x: cx, y: cy - 1.7 * DOT, "text-anchor": "middle" };
+    const parts = [circle, ...(count > 1 ? [draw("text", place, shown(count))] : [])];
     const dot = kept ? draw("a", { href: this.href(kept.at, kept.r), "aria-label": words }, ...parts) : draw("g", {}, ...parts);
     dot.addEventListener("pointerenter", () => groups.size === 1 && this.mark(first.at));
     dot.addEventListener("pointerleave", () => this.mark(null));

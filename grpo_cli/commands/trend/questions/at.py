@@ -157,7 +157,8 @@ def metrics_at(steps: Steps, place: int, findings: Sequence[Finding] = ()) -> It
     lasting = {
         one.metric: one
         for one in findings
-        if one.kind in (SHIFT, DRIFT) and one.onset <= number and (one.end or math.inf) > number
+        if one.kind in (SHIFT, DRIFT) and one.before is not None
+        if one.onset <= number < (one.end or math.inf)
     }
     for name, column in steps.metrics.items():
         known, value, finding = steps.watch(name), steps.value(name, place), lasting.get(name)
