@@ -193,6 +193,9 @@ def _malformed(line: int, column: int, words: str) -> InputError:
     return InputError(f"malformed JSON at column {column}: {words}", line=line)
 
 
+_RECORD = '{"log_probs": [[-0.1]], "rewards": [1]}'
+
+
 def as_object(value: object) -> dict[str, Any]:
     """Returns ``value`` if it can be a record.
 
@@ -201,4 +204,4 @@ def as_object(value: object) -> dict[str, Any]:
     """
     if isinstance(value, dict):
         return value
-    raise InputError(f"expected an object, got {got(value)}")
+    raise InputError(f"expected a record such as {_RECORD}, got {got(value)}")
