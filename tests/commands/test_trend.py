@@ -298,7 +298,7 @@ def test_small_steps_that_are_evaluated_together_keep_what_is_theirs(tmp_path: P
 def test_a_record_that_is_left_out_makes_no_step_and_says_nothing(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else is wrong with it or with its neighbours; line 5 overflows, which is a finding."""
+    """Whatever else is wrong with it or with its neighbours. That line 5 overflows is a finding."""
     in_blocks(monkeypatch, size)
     good = {"step": 2, "rewards": [0.0, 1.0], "truncated": [True, False]}
     good |= {name: [[-0.1], [-0.1]] for name in COLUMNS}

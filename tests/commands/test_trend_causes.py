@@ -14,6 +14,11 @@ from command import run
 from files import each, some
 from trended import trend, write
 
+from grpo_cli.commands.trend.events import events
+from grpo_cli.commands.trend.onsets import SHIFT, SPIKE
+from grpo_cli.commands.trend.step import Finding, Steps
+from grpo_cli.commands.trend.sums import StepSums
+
 pytestmark = pytest.mark.more
 
 STEP, STEPS, GROUPS = 24, 44, 4
@@ -72,6 +77,17 @@ def large_update(now: Columns, since: int, draw: Random) -> None:
     if since > 0:
         now["rollout"] = now["rollout"] + 0.6 * now["old"]
         now["old"] = 1.6 * now["old"]
+
+
+def large_update_of_another_engine(now: Columns, since: int, draw: Random) -> None:
+    large_update(now, since, draw)
+    now["rollout"] = 0.5 * now["rollout"]
+
+
+def rolled(now: Columns, since: int, draw: Random) -> None:
+    """Log-probs of other responses of the group, which the next policy does not make up for."""
+    now["old"] = np.roll(now["old"], 1, axis=1)
+    now["new"] = np.minimum(now["new"] + 0.2 * draw.normal(size=now["old"].shape), -1e-5)
 
 
 def never_synced(now: Columns, since: int, draw: Random) -> None:
@@ -146,7 +162,12 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "noise in old": (
         noise_in("old", 0.12),
-        r"step 24: the log-probs of engine .* diverged; likely: log_probs_old alone is off, ",
+        "step 24: log_probs_old changed, not the engine: log_probs_rollout is nearer to log_probs_",
+        "",
+    ),
+    "old of other responses": (
+        rolled,
+        "step 24: log_probs_old changed, not the engine: log_probs_rollout is nearer to log_probs_",
         "",
     ),
     "noise in new": (
@@ -163,6 +184,11 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         large_update,
         "step 24: one update moved the policy too far; last good step 23; ",
         "look at the learning rate and the gradient's norm at that step",
+    ),
+    "a large update, and another engine": (
+        large_update_of_another_engine,
+        "step 24: the log-probs of engine and trainer diverged",
+        "",
     ),
     "a larger update that is small": (moved_little, "no fault found in ", ""),
     "the gradient's sign": (
@@ -438,6 +464,48 @@ def test_a_prompt_whose_rewards_become_equal_is_named(
     assert {one["severity"] for one in of_prompt} == ({"info"} if equal < 1.0 else set())
 
 
+@each("now", [0.0, -1.0])
+def test_a_hard_prompt_whose_rewards_become_others_is_named(now: float, tmp_path: Path) -> None:
+    """Most of its groups had equal rewards of 0 before."""
+    rows = healthy()
+    for step, row in enumerate(rows):
+        row["rewards"][2] = now if step >= STEP else 0.0
+        row["rewards"][2, 0] = float(step % 4 == 1) if step < STEP else now
+    path = written(tmp_path / "a.jsonl", rows, id=lambda step, group: group)
+    verdict = trend(path, "-v", "grpo")["verdict"]
+    words = "step 24: all rewards of prompt=2 are equal" if now else "no fault found"
+    assert verdict.startswith(words)
+
+
+@each(("drawn", "words"), [
+    (False, "step 24: the reference was replaced: it gives the first tokens of known prompts "),
+    (True, "no fault found in "),
+])  # fmt: skip
+def test_a_reference_that_moves_first_tokens_was_replaced(
+    drawn: bool, words: str, tmp_path: Path
+) -> None:
+    """The KL hardly shows it; ids of records may be of other prompts at each step."""
+    draw = np.random.default_rng(5)
+    firsts = -draw.exponential(0.7, (2, STEPS, GROUPS, 3)) - 0.01
+    rows, ids = healthy(), draw.integers(0, 3, (STEPS, GROUPS, 8))
+    for step, now in enumerate(rows):
+        of = firsts[:, step * drawn, np.arange(GROUPS)[:, None], ids[step]]
+        for name in COLUMNS:
+            now[name][..., 0] = of[int(name == "ref" and step >= STEP and not drawn)]
+
+    def tokens(step: int, group: int) -> list[list[int]]:
+        return [[one, *range(10, 25)] for one in ids[step, group].tolist()]
+
+    path = written(
+        tmp_path / "a.jsonl", rows, id=lambda step, group: group, token_ids=tokens
+    )  # fmt: skip
+    found = trend(path, "-v", "grpo")
+    assert found["verdict"].startswith(words)
+    moved = [step["ref_moved"] for step in found["steps"]]
+    assert moved[0] is None
+    assert moved[1] == (pytest.approx(0.7, abs=0.5) if drawn else 0.0)
+
+
 @each(("equal", "dead"), [(0.1, False), (0.0, True)])
 def test_rewards_that_are_equal_by_chance_are_no_finding(
     equal: float, dead: bool, tmp_path: Path
@@ -677,3 +745,36 @@ def test_a_mismatch_that_falls_did_not_diverge(tmp_path: Path) -> None:
     (event,) = [one for one in found["events"] if "mismatch.k3" in one["metrics"]]
     assert "came nearer" in event["summary"] or "equals the trainer" in event["summary"]
     assert not any("is exactly 0" in one["sentence"] for one in found["findings"])
+
+
+def test_a_step_is_that_of_a_single_value() -> None:
+    """A level that the same update began is dated a step off by noise."""
+    level = Finding("kl_k3", SHIFT, 23, "", None, 23, None, score=20.0, direction="up", seen=27)
+    single = Finding("ratio_p999", SPIKE, 24, "", None, 24, None, direction="up", seen=25)
+    (event,) = events([level, single], Steps(StepSums(np.arange(STEPS), []), {}))
+    assert (event.first.metric, event.step) == ("ratio_p999", 24)
+
+
+def overflowing(step: int, group: int) -> list[list[float]]:
+    off = float(step == STEP and group == 1)
+    return [[-1.0 - 899.0 * off * (at == 5 and row == 2) for at in range(16)] for row in range(8)]
+
+
+@each("word", ["trend", "report"])
+def test_a_record_whose_objective_overflows_is_a_finding(word: str, tmp_path: Path) -> None:
+    """All other records are read."""
+    rows = healthy()
+    rows[STEP]["rewards"][1] = [1.0, 1.0, 0.0, 1.0] * 2
+    fields = {"log_probs_new": lambda step, group: [[-1.0] * 16] * 8, "log_probs_old": overflowing}
+    path = written(tmp_path / "a.jsonl", rows, **fields)
+    if word == "report":
+        assert run("report", path, "-o", tmp_path / "a.html", "-v", "dr").exit_code == 0
+        return
+    found = trend(path)
+    (one,) = [one for one in found["findings"] if one["metric"] == "objective"]
+    assert (one["kind"], one["onset"], found["steps"][STEP]["left_out"]) == ("impossible", STEP, 1)
+    assert one["sentence"] == (
+        "the objective is not finite: log ratio 899, surrogate -inf in response 2, token 5 "
+        f"({path}:98, ignored) at step 24"
+    )
+    assert found["verdict"].startswith("step 24: objective is not finite; last good step 23")

@@ -14,7 +14,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import Finding as CheckFinding
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.solving import STD_EPS
-from grpo_cli.commands.trend.causes import Cause, at_one_place, at_one_token
+from grpo_cli.commands.trend.causes import Cause, at_one_place, at_one_token, old_is_off
 from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import UPDATE, Checked, Event, events
 from grpo_cli.commands.trend.findings import findings, first_place, level_of
@@ -234,9 +234,13 @@ def _checked(event: Event, steps: Steps, run: Run) -> Event:
     explained = "" if known is None else known.explains
     checked = [one for one in _named_in(event, steps, run) if one.finding.code != explained]
     event = replace(event, checked=checked)
-    if (known is not None and not known.has_reason) or event.checked_there or at == 0:
+    if (known is not None and not known.has_reason) or at == 0:
         return event
     now, before = (of_steps(run.reader, [steps[one]], run.step_source) for one in (at, at - 1))
+    if worst_kind(event.first.metric) == "mismatch" and (cause := old_is_off(now)):
+        return replace(event, cause=cause)
+    if event.checked_there:
+        return event
     if event.first.is_single and event.first.metric in UPDATE:
         past = (steps[one].worst.get("ratio") for one in range(max(at - PAST, 0), at))
         usual = max((place.value for place in past if place is not None), default=math.inf)

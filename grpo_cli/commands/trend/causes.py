@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from grpo_cli.variants.plan import Plan
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
 _REWARDS = ("reward_std", _REWARD, "reward_group_std")
+_OF_ENGINE = ("mismatch.k3", "mismatch.mean_abs")
 _OF_KL = {KL, "loss", "gradient_norm"}
 """What changes with the reference alone."""
 _OPPOSITE = "the sign of the advantages is reversed"
@@ -163,7 +165,7 @@ def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
 
 def _telling_metric(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Updates that follow the rewards with the sign turned, or responses that have one length."""
-    for one in _named(found, _OF_UPDATES, "at_longest", "copies", "unmoved"):
+    for one in _named(found, _OF_UPDATES, "at_longest", "copies", "unmoved", "ref_moved"):
         if one.row is not None:
             words, fix = one.row.meaning(one.direction), one.row.fix
             if one.row.name == _OF_UPDATES and _is_negative(one, steps):
@@ -184,11 +186,11 @@ def _is_negative(finding: Finding, steps: Steps) -> bool:
 def _no_reward(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Environments or prompts whose responses had rewards have none, or only equal ones.
 
-    Where the reward fell at several, or by more than one of them explains, that is what happened.
+    Where the engine changed too, they follow from that. Where the reward fell at several, or by more than one of them explains, that is what happened.
     """
     rows = (one for name in (OF_ENVIRONMENT, OF_SPREAD) for one in _named(found, name))
     gone: dict[str, Finding] = {}
-    for one in rows:
+    for one in () if any(_named(found, *_OF_ENGINE)) else rows:
         if one.after == 0.0:
             gone.setdefault(one.metric.partition("/")[2], one)
     if not gone:
@@ -350,7 +352,7 @@ def _large_update(found: Sequence[Finding], _: Steps) -> Cause | None:
 
     Not where the engine disagrees too, or the responses are of another length or all of one.
     """
-    if any(_named(found, "mismatch.k3", "mismatch.mean_abs", "at_longest", "masked_start")):
+    if any(_named(found, *_OF_ENGINE, "at_longest", "masked_start")):
         return None
     levels = [one for one in _named(found, KL) if not one.is_single and one.direction == UP]
     for one in _named(found, "ratio_p999", "ess"):
@@ -410,6 +412,27 @@ def at_one_token(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
         return None
     named = (token, texts.get(token)) if isinstance(token, int) else (None, token)
     return Cause(f"{share:.0%} of {_KINDS[kind]} is at {name_token(*named)}", _TOKEN_FIX)
+
+
+_OLD = "log_probs_old changed, not the engine: log_probs_rollout is nearer to log_probs_new"
+_OLD_FIX = (
+    "look at what computes, stores, sorts or shifts log_probs_old: they no longer are what "
+    "log_probs_new were before the update"
+)
+_FARTHER = 1.5
+"""How many times as far from the engine the old policy is as the new one, where it is wrong: an
+update moves the new policy away from the engine, never the old one."""
+
+
+def old_is_off(now: Reader) -> Cause | None:
+    """The old policy is farther from the engine than the new one, at a step."""
+    sums = np.zeros(2)
+    with suppress(InputError):
+        for batch in (chunk.batch for chunk in now.chunks()):
+            new, old, engine = batch.log_probs_new, batch.log_probs_old, batch.log_probs_rollout
+            if new is not None and old is not None and engine is not None:
+                sums += [np.abs(one - engine).sum() for one in (new, old)]
+    return Cause(_OLD, _OLD_FIX, has_reason=True) if sums[1] > _FARTHER * sums[0] else None
 
 
 _ONE_FIX = (
