@@ -298,8 +298,6 @@ TABLE = (
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
         "ref_moved", jumps=UP, least=0.02, span=_POSITIVE,
-        fix="if the reference was not replaced on purpose, compare its weights, and the template "
-            "of the prompts, before and after that step",
         rose="the reference was replaced: it gives the first tokens of known prompts other "
              "log-probs",
     ),
