@@ -208,6 +208,7 @@ def _distinct(first: float, second: float) -> tuple[str, str]:
 _MOST, _BEFORE = 2, 4
 """Events whose records are read again, and steps before them."""
 _REWARDS, _OFF = ("reward_mean", "reward_std", "reward_group_std"), 2
+"""What shows other rewards, and how far from its date the steps are whose rewards are compared."""
 _OF_SEVERAL = ("singleton-group", "reference", "no-scores")
 """Codes that need the other records of the step, or of the run."""
 
@@ -244,8 +245,8 @@ def _checked(event: Event, steps: Steps, run: Run) -> Event:
     if event.first.metric in _REWARDS:  # a level is dated a step or two off
         sides = steps[at + _OFF : at + _OFF + 1], steps[max(at - _OFF, 0) : at][:1]
         if all(map(len, sides)):
-            apart = (of_steps(run.reader, one, run.step_source) for one in sides)
-            known = other_rewards(*apart) or known
+            readers = (of_steps(run.reader, one, run.step_source) for one in sides)
+            known = other_rewards(*readers) or known
             event = replace(event, cause=known)
     if (known is not None and not known.has_reason) or at == 0:
         return event
