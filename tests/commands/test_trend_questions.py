@@ -170,6 +170,20 @@ def test_parts_that_move_against_each_other_have_no_shares(tmp_path: Path) -> No
     assert verdict.endswith("prompt=a rose, prompt=b fell")
 
 
+def test_runs_of_lone_responses_are_noted(tmp_path: Path) -> None:
+    """That which has groups is not."""
+    lone, grouped = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    rows = [{"step": step, "uid": f"{step}/{at // 4}", "log_probs": [-1.0], "reward": at % 2}
+            for step in range(12) for at in range(8)]  # fmt: skip
+    write(lone, rows)
+    write(grouped, ({"step": step, "log_probs": [[-1.0]] * 4, "rewards": [0, 1] * 2}
+                    for step in range(12)))  # fmt: skip
+    notes = [one for one in run("trend", lone, "--against", grouped).stderr.splitlines()
+             if "is a group of its own" in one]  # fmt: skip
+    assert len(notes) == 1
+    assert notes[0].startswith(f"grpo: note: {lone}: each record is a group of its own")
+
+
 @pytest.mark.more
 def test_prompts_of_one_step_each_cannot_be_compared(tmp_path: Path) -> None:
     """Not those of which one comes back."""

@@ -47,6 +47,7 @@ def test_the_step_of_a_name(
     [
         ({"step": 3}, 3), ({"global_step": 4.0}, 4), ({"step": "05"}, 5),
         ({"meta": {"step": 6}}, 6),
+        ({"iter": 3, "it": 4}, 3), ({"it": 4}, 4),
         ({"step": True, "iteration": 2}, 2), ({"step": 1, "global_step": 9}, 1), ({}, 77),
         ({"step": -(2**63)}, -(2**63)), ({"step": 2**63 - 1}, 2**63 - 1),
     ],

@@ -14,7 +14,13 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.check.answer import Finding as CheckFinding
 from grpo_cli.commands.check.run import check
 from grpo_cli.commands.solving import STD_EPS
-from grpo_cli.commands.trend.causes import Cause, at_one_place, at_one_token
+from grpo_cli.commands.trend.causes import (
+    Cause,
+    at_one_place,
+    at_one_token,
+    old_is_off,
+    other_rewards,
+)
 from grpo_cli.commands.trend.comparison import Trend, compare_log
 from grpo_cli.commands.trend.events import UPDATE, Checked, Event, events
 from grpo_cli.commands.trend.findings import findings, first_place, level_of
@@ -201,6 +207,8 @@ def _distinct(first: float, second: float) -> tuple[str, str]:
 
 _MOST, _BEFORE = 2, 4
 """Events whose records are read again, and steps before them."""
+_REWARDS, _OFF = ("reward_mean", "reward_std", "reward_group_std"), 2
+"""What shows other rewards, and how far from its date the steps are whose rewards are compared."""
 _OF_SEVERAL = ("singleton-group", "reference", "no-scores")
 """Codes that need the other records of the step, or of the run."""
 
@@ -234,9 +242,19 @@ def _checked(event: Event, steps: Steps, run: Run) -> Event:
     explained = "" if known is None else known.explains
     checked = [one for one in _named_in(event, steps, run) if one.finding.code != explained]
     event = replace(event, checked=checked)
-    if (known is not None and not known.has_reason) or event.checked_there or at == 0:
+    if event.first.metric in _REWARDS:  # a level is dated a step or two off
+        sides = steps[at + _OFF : at + _OFF + 1], steps[max(at - _OFF, 0) : at][:1]
+        if all(map(len, sides)):
+            readers = (of_steps(run.reader, one, run.step_source) for one in sides)
+            known = other_rewards(*readers) or known
+            event = replace(event, cause=known)
+    if (known is not None and not known.has_reason) or at == 0:
         return event
     now, before = (of_steps(run.reader, [steps[one]], run.step_source) for one in (at, at - 1))
+    if worst_kind(event.first.metric) == "mismatch" and (cause := old_is_off(now)):
+        return replace(event, cause=cause)
+    if event.checked_there:
+        return event
     if event.first.is_single and event.first.metric in UPDATE:
         past = (steps[one].worst.get("ratio") for one in range(max(at - PAST, 0), at))
         usual = max((place.value for place in past if place is not None), default=math.inf)

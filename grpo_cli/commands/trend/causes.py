@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from grpo_cli.batch import F64, Batch
 from grpo_cli.commands.check.record_view import name_token
 from grpo_cli.commands.show.batch import show_rows
 from grpo_cli.commands.trend.findings import COPIED_REFERENCE
+from grpo_cli.commands.trend.measure import rewards_of
 from grpo_cli.commands.trend.metrics import worst_kind
 from grpo_cli.commands.trend.onsets import (
     FUTURE,
@@ -36,7 +38,7 @@ from grpo_cli.variants.plan import Plan
 
 KL, LENGTH = "kl_k3", "length_mean"
 _REWARD = "reward_mean"
-_REWARDS = ("reward_std", _REWARD, "reward_group_std")
+_OF_ENGINE = ("mismatch.k3", "mismatch.mean_abs")
 _OF_KL = {KL, "loss", "gradient_norm"}
 """What changes with the reference alone."""
 _OPPOSITE = "the sign of the advantages is reversed"
@@ -53,8 +55,8 @@ _FOLLOWS, _STILL = 0.5, 0.8
 """The least correlation of advantages that follow the rewards, and the least share of it that it
 has with the other sign where they are reversed."""
 _REFERENCE = (
-    "if the reference was not replaced on purpose, compare its weights before and after that step; "
-    "no series of the policy changed with the KL"
+    "if the reference was not replaced on purpose, compare its weights, and the template of the "
+    "prompts, before and after that step"
 )
 _INITIAL = (
     "compute the reference with the initial weights: look for an adapter that is no longer "
@@ -79,7 +81,6 @@ _NO_SYNC = (
     "check whether the engine still gets new weights (if not, the mismatch grows from step to "
     "step); then compare precision and temperature of engine and trainer"
 )
-_SCALED = "look for a change of the reward's scale or weights: its mean and spread changed alike"
 _ROSE = (
     "read responses with high rewards from before and after that step: a policy learns over "
     "several steps, so look for another reward function, other prompts, or answers in the prompt"
@@ -97,11 +98,6 @@ _SAMPLER = (
     "compare the engine's sampling settings, and the prompts, before and after that step: engine "
     "and trainer agree on the log-probs, and the KL did not jump"
 )
-_AROUND, _LEAST_SIDE, _NEAREST = 20, 5, 8
-"""The steps before and after a change of rewards that are compared, at most and at least, and those
-whose mean spread gives the factor: of 5 it is as far off by noise as of 12 by growth."""
-_ALIKE, _LEAST_FACTOR = 0.35, 0.25
-"""By how much logarithms of factors may differ, and the least of one, where rewards are scaled."""
 _MOST_OF_ONE = 0.6
 """The share of its own fall by which one environment, or prompt, lowers the mean of a run."""
 _LOW, _GROWS = 0.35, 4.0
@@ -184,11 +180,12 @@ def _is_negative(finding: Finding, steps: Steps) -> bool:
 def _no_reward(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Environments or prompts whose responses had rewards have none, or only equal ones.
 
-    Where the reward fell at several, or by more than one of them explains, that is what happened.
+    Where the engine changed too, they follow from that. Where the reward fell at several, or by
+    more than one of them explains, that is what happened.
     """
     rows = (one for name in (OF_ENVIRONMENT, OF_SPREAD) for one in _named(found, name))
     gone: dict[str, Finding] = {}
-    for one in rows:
+    for one in () if any(_named(found, *_OF_ENGINE)) else rows:
         if one.after == 0.0:
             gone.setdefault(one.metric.partition("/")[2], one)
     if not gone:
@@ -243,7 +240,9 @@ def _copied_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
 
 
 def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
-    """The KL changed at once, and nothing else of the policy did."""
+    """It moved first tokens; or the KL changed at once, and nothing else of the policy did."""
+    for one in _named(found, "ref_moved"):
+        return Cause(one.row.rose if one.row else "", _REFERENCE, first=one)
     at_once = next((one for one in _named(found, KL) if one.at_once), None)
     if at_once is None:
         return None
@@ -275,35 +274,6 @@ def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:
     return None
 
 
-def _scaled_rewards(found: Sequence[Finding], steps: Steps) -> Cause | None:
-    """Mean and spread of the rewards have one factor: that of the steps nearest to the change.
-
-    The spread gives it, as it is steadier than the mean, and both of them grow with the reward.
-    """
-    changed = [one for name in _REWARDS for one in _named(found, name)]
-    if not changed:
-        return None
-    at, sides = steps.numbers.index(changed[0].onset), dict[str, list[F64]]()
-    for name in _REWARDS:
-        values = steps.series_of(name)
-        both = [] if values is None else [values[max(at - _AROUND, 0) : at], values[at:][:_AROUND]]
-        known = [one[~np.isnan(one)] for one in both]
-        if min(map(len, known), default=0) >= _LEAST_SIDE:
-            sides[name] = known
-        elif name in _REWARDS[:2]:
-            return None
-    means = np.array([[one.mean() for one in both] for both in sides.values()])
-    if means.min() <= 0.0:
-        return None
-    sizes = np.log(means[:, 1] / means[:, 0])
-    if np.ptp(sizes) > _ALIKE or abs(sizes[0]) < _LEAST_FACTOR:
-        return None
-    before, after = sides[_REWARDS[0]]
-    factor = float(after[:_NEAREST].mean() / before[-_NEAREST:].mean())
-    fell = f"fell to {factor:.2g} of" if factor < 1.0 else f"rose to {factor:.2g} times"
-    return Cause(f"the mean reward {fell} its level", _SCALED, first=changed[0])
-
-
 def _better_at_once(found: Sequence[Finding], _: Steps) -> Cause | None:
     """The reward rose from one step to the next, maybe since it pays for length."""
     rose = (one for one in _named(found, _REWARD) if one.at_once and one.direction == UP)
@@ -323,7 +293,8 @@ def _new_limit(found: Sequence[Finding], steps: Steps) -> Cause | None:
         longest, share = (steps.metrics[name] for name in ("length_p95", "at_longest"))
         before, since = longest[max(at - PAST, 0) : at], longest[at:][:FUTURE]
         many = float(medians(share[at:][:FUTURE]))
-        if (since == since[0]).all() and before.min(initial=math.inf) > since[0] and many > _CUT:
+        cut = since[:LEAST_FUTURE].min(initial=math.inf) == since.max(initial=0)
+        if cut and before.min(initial=math.inf) > since[0] and many > _CUT:
             words = f"responses have a new limit of {since[0]:,.0f} tokens, at which {many:.0%} end"
             return Cause(words, LIMIT_OF_LENGTH, first=one)
     return None
@@ -350,7 +321,7 @@ def _large_update(found: Sequence[Finding], _: Steps) -> Cause | None:
 
     Not where the engine disagrees too, or the responses are of another length or all of one.
     """
-    if any(_named(found, "mismatch.k3", "mismatch.mean_abs", "at_longest", "masked_start")):
+    if any(_named(found, *_OF_ENGINE, "at_longest", "masked_start")):
         return None
     levels = [one for one in _named(found, KL) if not one.is_single and one.direction == UP]
     for one in _named(found, "ratio_p999", "ess"):
@@ -362,16 +333,15 @@ def _large_update(found: Sequence[Finding], _: Steps) -> Cause | None:
 
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _opposite_advantages,
+    _copied_reference,
     _telling_metric,
+    _large_update,
     _no_reward,
     _equal_columns,
-    _copied_reference,
     _other_reference,
     _stale_engine,
-    _large_update,
     _new_limit,
     _other_sampler,
-    _scaled_rewards,
     _better_at_once,
 )
 """The surest first."""
@@ -410,6 +380,58 @@ def at_one_token(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
         return None
     named = (token, texts.get(token)) if isinstance(token, int) else (None, token)
     return Cause(f"{share:.0%} of {_KINDS[kind]} is at {name_token(*named)}", _TOKEN_FIX)
+
+
+_FEW = 8
+"""Values of rewards, beyond which they are continuous."""
+_REWARDED = (
+    "look for a change of the reward function, its scale or its weights: no reward but 0 is one of "
+    "those before"
+)
+
+
+def other_rewards(now: Reader, before: Reader) -> Cause | None:
+    """The rewards of a step have a few values, none of which but 0 an earlier step had."""
+    every = [*map(_values, (now, before))]
+    new, old = (sorted(one - {0.0}) for one in every)
+    if min(map(len, every)) < 2 or max(map(len, every)) > _FEW or {*new} & {*old}:
+        return None
+    factors = {f"{x / y:.4g}" for x, y in zip(new, old, strict=False)}
+    if len(factors) == 1 and len(new) == len(old):
+        return Cause(f"rewards are {factors.pop()} times what they were", _REWARDED)
+    is_now, was = (", ".join(f"{x:.4g}" for x in one) for one in (new, old))
+    return Cause(f"rewards are {is_now} instead of {was}", _REWARDED)
+
+
+def _values(reader: Reader) -> set[float]:
+    """The rewards, each once."""
+    found = set[float]()
+    with suppress(InputError):
+        for chunk in reader.chunks():
+            rewards = rewards_of(chunk, None)
+            found.update(() if rewards is None else np.unique(rewards).tolist())
+    return found
+
+
+_OLD = "log_probs_old changed, not the engine: log_probs_rollout is nearer to log_probs_new"
+_OLD_FIX = (
+    "look at what computes, stores, sorts or shifts log_probs_old: they no longer are what "
+    "log_probs_new were before the update"
+)
+_FARTHER = 1.5
+"""How many times as far from the engine the old policy is as the new one, where it is wrong: an
+update moves the new policy away from the engine, never the old one."""
+
+
+def old_is_off(now: Reader) -> Cause | None:
+    """The old policy is farther from the engine than the new one, at a step."""
+    sums = np.zeros(2)
+    with suppress(InputError):
+        for batch in (chunk.batch for chunk in now.chunks()):
+            new, old, engine = batch.log_probs_new, batch.log_probs_old, batch.log_probs_rollout
+            if new is not None and old is not None and engine is not None:
+                sums += [np.abs(one - engine).sum() for one in (new, old)]
+    return Cause(_OLD, _OLD_FIX, has_reason=True) if sums[1] > _FARTHER * sums[0] else None
 
 
 _ONE_FIX = (

@@ -16,6 +16,7 @@ from grpo_cli.commands.trend.onsets import (
     DRIFT,
     FARTHEST,
     IMPOSSIBLE,
+    LEAST_FUTURE,
     LIMIT,
     SHIFT,
     SPIKE,
@@ -431,8 +432,9 @@ def _event(together: Sequence[Finding]) -> Event:
 
     Where a run is stuck, the responses are the cause of what the update lacks.
     """
-    _, begun = min((one.severity == INFO, one.onset) for one in together)
-    jumped = any(one.is_single and one.metric in UPDATE and one.onset == begun for one in together)
+    timed = _timed(together)
+    _, begun = min((one.severity == INFO, one.onset) for one in timed)
+    jumped = any(one.is_single and one.metric in UPDATE and one.onset == begun for one in timed)
     ratios = (one.onset for one in together if one.metric in UPDATE and one.is_clear)
     last = min([begun + AT_ONCE, *ratios])
     changed = any(
@@ -452,7 +454,7 @@ def _event(together: Sequence[Finding]) -> Event:
         return info, min(_rank(one), _POLICY) + follows, begun, *last
 
     near = begun + SURE * (not jumped)  # a single step has a certain date
-    first = min((one for one in together if one.onset <= near), key=place)
+    first = min((one for one in timed if one.onset <= near), key=place)
     others = [one for one in together if one is not first]
     others.sort(
         key=lambda one: (
@@ -464,12 +466,23 @@ def _event(together: Sequence[Finding]) -> Event:
     )
     causes = [
         one.onset
-        for one in together
+        for one in timed
         if one.severity != INFO
         and not (changed and one.metric in _FOLLOWING)
         and (one.is_single or not first.is_single or first.onset - one.onset > SURE)
     ]  # the step of a single value is certain, that of a level a step or two off
     return Event(min([first.onset, *causes]), first, others)  # effects are not its beginning
+
+
+def _timed(together: Sequence[Finding]) -> list[Finding]:
+    """The findings without levels of rewards that soon are followed by a jump of them.
+
+    A jump has a certain date, and a policy that learns makes rewards more equal before it.
+    """
+    rewards = [one for one in together if _rank(one) >= _REWARDS and one.severity != INFO]
+    jump = min((one.onset for one in rewards if one.at_once), default=0)
+    early = [one for one in rewards if 0 < jump - one.onset <= LEAST_FUTURE and not one.is_single]
+    return [one for one in together if one not in early]
 
 
 def _rank(finding: Finding) -> int:

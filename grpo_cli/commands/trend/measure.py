@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,23 @@ def _hashes(batch: Batch) -> I64:
     return batch.responses.sum(_hashed(given))
 
 
+def _first_tokens(chunk: Chunk) -> dict[str, NDArray[Any]]:
+    """[R] the first token of each response, and the reference's log-prob of it; NaN of none."""
+    batch = chunk.batch
+    filled = batch.responses.lengths > 0
+    found = {"first": np.zeros(len(filled), np.int64), "first_ref": np.full(len(filled), NO_NUMBER)}
+    rows = [row for one in chunk.records for row in one.token_ids or one.tokens or ()]
+    if batch.log_probs_ref is None or len(rows) != len(filled) or not all(map(len, rows)):
+        return found
+    places = batch.responses.starts[filled]
+    values = batch.log_probs_ref[places]
+    if batch.positions is not None:
+        values = np.where(batch.positions[places] == 0, values, NO_NUMBER)
+    found["first"][:] = [x if isinstance(x, int) else crc32(f"{x}".encode()) for x, *_ in rows]
+    found["first_ref"][filled] = values
+    return found
+
+
 def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> StepSums:
     """The sums of records that have no log-probs: a row for each, of one group."""
     signals = [record.signal for _, record in records]
@@ -84,9 +102,8 @@ def sums_of_rewards(records: Sequence[tuple[RecordStep, NoLogProbsError]]) -> St
     rows = {
         "reward": np.array(rewards, dtype=np.float64),
         "length": np.array(lengths, dtype=np.int64),
-        "hash": np.zeros(len(rewards), dtype=np.int64),
-        "group": np.zeros(len(rewards), dtype=np.int64),
-    } | dict.fromkeys(("advantage", "log_ratio"), unknown)
+    } | dict.fromkeys(("advantage", "log_ratio", "first_ref"), unknown)
+    rows |= dict.fromkeys(("hash", "first", "group"), np.zeros(len(rewards), dtype=np.int64))
     columns = {("row", name): Ragged(widths, values) for name, values in rows.items()}
     names = Ragged(np.ones_like(widths), _objects([one.group for one in signals]))
     return StepSums(
@@ -133,7 +150,7 @@ class ChunkSums:
             "length": batch.responses.lengths,
             "hash": _hashes(batch),
             "group": batch.groups - responses.spread(groups.starts),
-        }
+        } | _first_tokens(chunk)
         self.sums = StepSums(
             np.array([steps[at].row for at in marks[:-1]]),
             [(chunk.records[at].source, steps[at].field) for at in marks[:-1]],

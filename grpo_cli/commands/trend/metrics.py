@@ -260,6 +260,9 @@ ALL = (
     _of_length("length_mean", _of_responses("length_mean"), 6),
     _of_length("length_p95", lambda step: step.responses.length_quantile(0.95), 26, whole=True),
     _of_length("at_longest", _of_responses("at_longest"), 29),
+    _columns("update", "token_ids, and prompts that come again", "kl")(
+        "ref_moved", _of_responses("reference_moved"), 38
+    ),
     _columns("signal", "log_probs_new")("copies", _of_responses("copies"), 26),
     _columns("signal", "finish_reasons")("truncated", _share_of("cut_off", "endings"), 11),
     _columns("signal", "tokens or token_ids")("repetition", mean_of("repetition"), 24),

@@ -29,7 +29,7 @@ class Responses:
         self.rewards, self.lengths, self._advantages = (
             rows[name] for name in ("reward", "length", "advantage")
         )
-        self._hashes = rows["hash"]
+        self._hashes, self._first = rows["hash"], (rows["first_ref"], rows["first"])
         self._groups, self._moves = rows["group"], rows["log_ratio"]
         self._labels, self._prompts = rows["label"], rows["prompt"]
         self._count = self.rewards.widths
@@ -164,8 +164,8 @@ class Responses:
     def dead_prompts(self) -> Iterator[tuple[Any, F64, F64]]:
         """Each prompt whose rewards become equal and stay so, with their means and deviations.
 
-        Both are [S], NaN where a step lacks the prompt. A prompt that is learnt has its largest
-        reward then, and is none.
+        Both are [S], NaN where a step lacks the prompt. The deviation of equal rewards is from the
+        one that they have then. A prompt that is learnt has its largest reward, and is none.
         """
         groups = self._grouped
         known = ~np.isnan(groups.spreads) & (groups.prompts != None)  # noqa: E711 - of each
@@ -185,9 +185,32 @@ class Responses:
             steps = np.flatnonzero(~np.isnan(spread))
             chance = partial(groups.chance_of_equal, rows)
             dead = Watch(OF_SPREAD, gone=0.0)
-            for change in vanished(dead, spread[steps], int(often.sum()), chance):
-                if mean[steps[change.at]] < mean[steps[: change.at]].max():
-                    yield names[prompt], mean, spread
+            for equal in np.unique(mean[spread == 0.0]).tolist():
+                away = np.where(spread == 0.0, np.abs(mean - equal), spread)
+                for change in vanished(dead, away[steps], int(often.sum()), chance):
+                    if equal < mean[steps[: change.at]].max():
+                        yield names[prompt], mean, away
+
+    @property
+    def reference_moved(self) -> F64:
+        """By how much the reference's log-probs of first tokens differ from those seen first.
+
+        The mean over responses to a prompt that began with a token as one of an earlier step did,
+        so that the reference has the same to go on.
+        """
+        prompts, numbers = self._grouped.prompts.tolist(), dict[Any, int]()
+        named = [-1 if one is None else numbers.setdefault(one, len(numbers)) for one in prompts]
+        sizes = self._grouped.rewards.widths
+        values, tokens = (self._grouped.ordered(one.values).values for one in self._first)
+        steps = np.repeat(np.arange(len(self._count)), self._count)
+        keys = np.repeat(np.array(named, np.int64), sizes)
+        kept = np.flatnonzero(~np.isnan(values) & (keys >= 0))
+        keys = keys[kept] << 32 | tokens[kept]
+        _, first, places = np.unique(keys, return_index=True, return_inverse=True)
+        seen = kept[first[places]]
+        later = steps[seen] < steps[kept]
+        of, moved = steps[kept][later], np.abs(values[kept] - values[seen])[later]
+        return means(Ragged(np.bincount(of, minlength=len(self._count)), moved))
 
     # ---- lengths ------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from grpo_cli.records.formats.texts import NoLogProbsError
 from grpo_cli.records.translate import Notices
 from grpo_cli.variants.plan import Plan
 
-_NOT_FINITE = re.compile(r"expected a finite number, got (NaN|-?inf)\b")
+_NOT_FINITE = re.compile(r"expected a finite number, got (NaN|-?inf)\b|not finite: |overflows$")
 _MOST = 256
 """Tables of sums that wait to be joined."""
 
@@ -236,12 +236,13 @@ class StepStatistics(StatisticsSums):
 def _broken_columns(
     numbers: Sequence[int], broken: Mapping[int, InputError]
 ) -> dict[str, NotFinite]:
-    """Column → where it has NaN: the steps' places, and the first record in words."""
+    """Column, or the objective → where it is not finite: the steps' places, the first in words."""
     found: dict[str, NotFinite] = {}
     for row, error in sorted(broken.items()):
         value = error.message.partition(", got ")[2].partition(";")[0]
-        where = f"{error.path} is {value} ({error.source}:{error.line}, ignored)"
-        column = error.path.rpartition(".")[2].partition("[")[0]
+        column = error.path.rpartition(".")[2].partition("[")[0] if value else "objective"
+        words = f"{error.path} is {value}" if value else f"{error.message} in {error.path}"
+        where = f"{words} ({error.source}:{error.line}, ignored)"
         known = found.get(column, NotFinite((), where))
         found[column] = known._replace(places=[*known.places, numbers.index(row)])
     return found

@@ -38,6 +38,8 @@ _ROWS = {
     "log_ratio": "f8",
     "length": "i8",
     "hash": "i8",
+    "first": "i8",
+    "first_ref": "f8",
     "group": "i8",
     "label": "O",
     "prompt": "O",
@@ -146,9 +148,9 @@ class StepSums:
             bins: distributions, as ``bins`` counts them; worst: each a ``PLACE``, of which the
             largest is kept.
             row: of each response its reward (NaN: none), its mean log-ratio (NaN: none), its length
-            (-1: unknown) and the number of its group in the step; and "label", what the user calls
-            each of these groups, and "prompt", this or the id of its record; None where there is
-            none.
+            (-1: unknown), its first token and the reference's log-prob of that (NaN: none) and the
+            number of its group in the step; and "label", what the user calls each of these groups,
+            and "prompt", this or the id of its record; None where there is none.
         functions: the names of single reward functions, in the order in which they come.
     """
 

@@ -297,6 +297,11 @@ TABLE = (
     Watch("loss", spikes=3.0, least=1e-5, fix=AHEAD,
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
+        "ref_moved", jumps=UP, least=0.02, span=_POSITIVE,
+        rose="the reference was replaced: it gives the first tokens of known prompts other "
+             "log-probs",
+    ),
+    Watch(
         "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5, jumps=BOTH,
         span=_POSITIVE, spikes=3.0,
         logged=("kl", "kl_loss", "kl/mean", "kl_ent_ratio/mean", "objective/kl", "kl_div"),
