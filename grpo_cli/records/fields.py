@@ -231,9 +231,12 @@ def unknown_keys(column: str, unknown: Mapping[str, str]) -> str:
     """
     near = {column: _near(column, unknown)}
     if column == NEW and near[NEW]:
-        near |= {name: _near(name, unknown) for name in (*TWINS, "rewards")}
-        if len(near["rewards"]) != 1 or canonical_name(unknown[near["rewards"][0]]):
-            del near["rewards"]  # which of several nobody knows
+        near |= {name: _near(name, unknown) for name in TWINS}
+        rewards = _near(
+            "rewards", {key: own for key, own in unknown.items() if key not in near[NEW]}
+        )
+        if len(rewards) == 1 and not canonical_name(unknown[rewards[0]]):
+            near["rewards"] = rewards
     others = [key for key in unknown if key not in _MEANT]
     keys = list(dict.fromkeys([*chain.from_iterable(near.values()), *others]))
     if not keys:
