@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks, packed_runs
-from grpo_cli.engine.rows.fields import FIELDS, KINDS, STEP
+from grpo_cli.engine.rows.fields import KINDS, OWN, STEP
 from grpo_cli.errors import InputError, UsageError, until_error
 from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, Source
 from grpo_cli.records.choose.grouping import batch_fields
@@ -262,10 +262,8 @@ class Reader:
         reading, files = self.reading.everything, [one for one in self.sources if one.path != "-"]
         pieces = chain.from_iterable(map(reading.pieces, files))
         error = self.reading.nothing(raw for piece in pieces for raw in reading.raws(piece, {}))
-        for name in (spelled(one.path) for one in self.reading.where):
-            if f"no field {name}" in error.message and any(
-                name in names for names in FIELDS.values()
-            ):
+        for name in {spelled(one.path) for one in self.reading.where} & {*OWN["token"]}:
+            if f"no field {name}" in error.message:
                 error.message += f"; {name} is a column of results, which --having tests"
         return error
 

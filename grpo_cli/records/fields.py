@@ -176,7 +176,6 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
 
 
 @lru_cache(maxsize=1024)
-@lru_cache(maxsize=1024)
 def fields_of(keys: tuple[str, ...]) -> Fields | None:
     """The meaning of keys where no value is null; None where they contradict each other."""
     try:
