@@ -123,7 +123,7 @@ _SPELLED = {"from": "format"}
 _PARAMETER = re.compile(r"-p (\w+=[^\s;,)]+)")
 _ANYWHERE = re.compile(r"--group-anywhere joins (?:them|rows of one step)")
 """A flag that no function has: the rows can be sorted."""
-_MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)")
+_MAP = re.compile(r"--map (\w+)=([^\s;,:)]+)( (?=--map))?")
 _FLAG = re.compile(r"--([a-z][a-z-]*)(?:[ =]([^\s;,:)]+(?:,\w[^\s;,:)]*)*))?")
 _COMMAND = re.compile(
     r"(\bgrpo (?:eval|compare|match|explain|verify|check|trend|diff|show|report|convert|variants) "
@@ -167,7 +167,7 @@ def _in_python(words: str) -> str:
 
 def _assignment(found: re.Match[str]) -> str:
     place = "".join(f'["{key}"]' for key in found[2].split("."))
-    return f'record["{found[1]}"] = record{place}'
+    return f'record["{found[1]}"] = record{place}{"; " if found[3] else ""}'
 
 
 def _argument(found: re.Match[str]) -> str:

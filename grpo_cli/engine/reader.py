@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from itertools import chain, islice
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from grpo_cli.engine.chunk import Chunk
 from grpo_cli.engine.facts import ERRORS_KEPT, InputFacts, Skipped
 from grpo_cli.engine.packing import chunks, packed_runs
-from grpo_cli.engine.rows.fields import KINDS, STEP
+from grpo_cli.engine.rows.fields import KINDS, OWN, STEP
 from grpo_cli.errors import InputError, UsageError, until_error
 from grpo_cli.records import PLAIN, DecodedChunk, Piece, Raw, Reading, Record, Source
 from grpo_cli.records.choose.grouping import batch_fields
+from grpo_cli.records.choose.rows import responses_of
 from grpo_cli.records.choose.where import Condition, read_path, spelled
 from grpo_cli.records.from_objects import read_records
 from grpo_cli.records.open.remote import Version, is_remote
@@ -37,6 +39,23 @@ if TYPE_CHECKING:
     from grpo_cli.engine.cluster.parts import PartFolder
 
 G = TypeVar("G")
+
+
+def of_runs(reading: Reading, runs: Sequence[Sequence[str]]) -> list[Reading]:
+    """How each of several runs is read: only rows are grouped, where another run has groups."""
+    bare = replace(reading, grouping=None)
+    if reading == bare or any("-" in run for run in runs):
+        return [reading] * len(runs)
+    counts = [*map(_first_responses, (Reader(run, bare) for run in runs))]
+    return [bare if 1 in counts and count > 1 else reading for count in counts]
+
+
+def _first_responses(reader: Reader) -> int:
+    """How many responses the first record has; 0 if it cannot be read."""
+    with suppress(InputError):
+        return responses_of(reader.peek())
+    return 0
+
 
 EACH_STEP = "--batch FIELD gives one per step"
 ONE_STEP = "--where FIELD==N selects one"
@@ -239,7 +258,11 @@ class Reader:
         """What to say where no record is left, and which there are; none of standard input."""
         reading, files = self.reading.everything, [one for one in self.sources if one.path != "-"]
         pieces = chain.from_iterable(map(reading.pieces, files))
-        return self.reading.nothing(raw for piece in pieces for raw in reading.raws(piece, {}))
+        error = self.reading.nothing(raw for piece in pieces for raw in reading.raws(piece, {}))
+        for name in {spelled(one.path) for one in self.reading.where} & {*OWN["token"]}:
+            if f"no field {name}" in error.message:
+                error.message += f"; {name} is a column of results, which --having tests"
+        return error
 
     @property
     def nodes(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,8 +15,10 @@ from grpo_cli import hyperparameters
 from grpo_cli.errors import SHORTEST_TYPO, InputError, also_unknown, is_one_slip
 from grpo_cli.records.places import first_names
 from grpo_cli.records.unread import (
+    NEW,
     READ_ELSEWHERE,
     TRAJECTORIES,
+    TWINS,
     Misnamed,
     holds_texts,
     is_list,
@@ -52,6 +55,8 @@ _CANONICAL = {name: name for name in ALIASES} | {
 METRICS = frozenset(key for key, name in _CANONICAL.items() if name in ("entropies", "values"))
 """Names of columns that trainers also log as one number (``logged_metrics``)."""
 _POLICIES = ("log_probs_new", "ratios", ACTION)
+POLICY_KEYS = frozenset(key for key, name in _CANONICAL.items() if name in _POLICIES) | {ACTION}
+"""The names of what every record has: the policy's log-probs, or ratios."""
 _KNOWN = sorted({*_CANONICAL, ACTION, *hyperparameters.KNOWN})
 _LONGEST_TYPO = max(map(len, _KNOWN)) + 1
 
@@ -171,7 +176,6 @@ def _read_keys(keys: tuple[str, ...], nulls: tuple[str, ...]) -> Fields:
 
 
 @lru_cache(maxsize=1024)
-@lru_cache(maxsize=1024)
 def fields_of(keys: tuple[str, ...]) -> Fields | None:
     """The meaning of keys where no value is null; None where they contradict each other."""
     try:
@@ -217,19 +221,37 @@ _SOUND: Mapping[str, tuple[str, ...]] = {
 """Parts of names that a column may have; for log-probs there is ``may_mean``."""
 
 
-def unknown_keys(name: str, unknown: Sequence[str]) -> str:
-    """The end of a message on a missing column: unknown keys, those that resemble it first."""
-    sounds = _SOUND.get(name, (name,))
-    near = [
-        key
-        for key in unknown
-        if may_mean(key, name) or any(sound in key.lower() for sound in sounds)
-    ]
-    keys = list(dict.fromkeys([*near, *(key for key in unknown if key not in _MEANT)]))
+def unknown_keys(column: str, unknown: Mapping[str, str]) -> str:
+    """The end of a message on a missing column: unknown keys, those that resemble it first.
+
+    Args:
+        column: which.
+        unknown: key or path → what its value is called.
+    """
+    near = {column: _near(column, unknown)}
+    if column == NEW and near[NEW]:
+        near |= {name: _near(name, unknown) for name in TWINS}
+        rewards = _near(
+            "rewards", {key: own for key, own in unknown.items() if key not in near[NEW]}
+        )
+        if len(rewards) == 1 and not canonical_name(unknown[rewards[0]]):
+            near["rewards"] = rewards
+    others = [key for key in unknown if key not in _MEANT]
+    keys = list(dict.fromkeys([*chain.from_iterable(near.values()), *others]))
     if not keys:
         return ""
-    mapping = f" (--map {name}={near[0]})" if near else ""
-    return f"; ignored keys: {first_names(keys)}{mapping}"
+    mapping = " ".join(f"--map {name}={each[0]}" for name, each in near.items() if each)
+    return f"; ignored keys: {first_names(keys)}{mapping and f' ({mapping})'}"
+
+
+def _near(column: str, unknown: Mapping[str, str]) -> list[str]:
+    """The keys whose names resemble a column's."""
+    sounds = _SOUND.get(column, (column,))
+    return [
+        key
+        for key, own in unknown.items()
+        if may_mean(own, column) or any(sound in own.lower() for sound in sounds)
+    ]
 
 
 _MEANT = READ_ELSEWHERE | {"rank", "microbatch"}

@@ -44,13 +44,55 @@ def got(value: object) -> str:
     return str(value)
 
 
-def lists_inside(record: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yields the paths of the lists in an object and in objects in it, as --map takes them."""
+class PathInside(NamedTuple):
+    """Keys that lead to a value in an object.
+
+    Attributes:
+        keys: one or more.
+        lists: how many lists each key leads into, before the next key.
+    """
+
+    keys: tuple[str, ...]
+    lists: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """The path as --map takes it."""
+        return ".".join(self.keys)
+
+    @property
+    def in_list(self) -> bool:
+        """Whether it leads through a list of objects."""
+        return any(self.lists[:-1])
+
+    @property
+    def name(self) -> str:
+        """What the value is called: its key, and the one before if no list is between them."""
+        between = len(self.keys) > 1 and not self.lists[-2]
+        return ".".join(self.keys[-2:] if between else self.keys[-1:])
+
+
+def paths_inside(
+    record: Mapping[str, Any], keys: tuple[str, ...] = (), lists: tuple[int, ...] = ()
+) -> Iterator[PathInside]:
+    """Yields the paths of lists, and of all that the first object of a list has."""
     for key, held in record.items():
-        if isinstance(held, list):
-            yield f"{above}{key}"
-        elif isinstance(held, Mapping):
-            yield from lists_inside(held, f"{above}{key}.")
+        first, depth = first_inside(held)
+        path = PathInside((*keys, key), (*lists, depth))
+        if isinstance(first, Mapping):
+            yield from paths_inside(first, *path)
+        elif depth or path.in_list:
+            yield path
+
+
+def first_inside(value: Any) -> tuple[Any, int]:
+    """What is in nested lists, in the first of each that has something, and how many they are."""
+    depth = 0
+    while isinstance(value, list):
+        filled = (
+            one for one in value if one is not None and not (isinstance(one, list) and not one)
+        )
+        value, depth = next(filled, None), depth + 1
+    return value, depth
 
 
 def first_names(names: Sequence[object], most: int = 8) -> str:
@@ -140,12 +182,8 @@ class Origin(NamedTuple):
         template = self.spelled.get(base, base)
         # Where rows were put together, the line says which response it is.
         used = 2 if "{t}" in template else int("{" in template or self.rows is not None)
-        if len(indexes) < 2:
-            template = template.partition("[{t}]")[0]
-        if not indexes:
-            template = template.partition("[{r}]")[0]
-        for name, number in zip("rt", indexes, strict=False):
-            template = template.replace("{" + name + "}", str(number))
+        for at, name in enumerate(("[{r}]", "[{t}]")):
+            template = template.replace(name, f"[{indexes[at]}]" if at < len(indexes) else "")
         return (
             template.replace("{}", "") + dot + rest + "".join(f"[{one}]" for one in indexes[used:])
         )

@@ -9,11 +9,12 @@ from typing import Any
 
 from grpo_cli.errors import InputError, did_you_mean
 from grpo_cli.records.choose.where import Missing, Path, look_up, spelled
-from grpo_cli.records.fields import EITHER, MASKS, canonical_name
+from grpo_cli.records.fields import EITHER, MASKS, POLICY_KEYS, canonical_name
 from grpo_cli.records.formats import CANONICAL, FORMATS, Format, Translated, candidates
 from grpo_cli.records.formats.format import COMMON
+from grpo_cli.records.formats.nested import NESTED, is_inside_list, template, unnest
 from grpo_cli.records.formats.trainers import sum_tokens
-from grpo_cli.records.places import Origin, first_names, lists_inside
+from grpo_cli.records.places import Origin, first_names, paths_inside
 from grpo_cli.records.record import Raw, listed
 from grpo_cli.records.unread import STEP_FIELDS, TWINS, resembled
 
@@ -110,7 +111,9 @@ def _translate(
         chosen = format_of(value, insisted)
     if chosen is None and not mapped:
         return [raw]
+    policy = _mapped_policy(value, mapped) if chosen in (None, NESTED) else None
     try:
+        made = [*unnest(value, policy)] if policy else made
         made = made or ([Translated(value)] if chosen is None else [*chosen.read(value)])
     except _WRONG as error:
         assert chosen is not None
@@ -118,7 +121,7 @@ def _translate(
             f"this does not look like {chosen.title} ({type(error).__name__}: {error}); grpo "
             "formats lists the supported formats"
         ) from None
-    if mapped and len(made) != 1:
+    if mapped and len(made) != 1 and made[0].unit is None:
         raise InputError(f"--map needs one record per object; this object has {len(made)}")
     found = []
     for number, one in enumerate(made):
@@ -157,14 +160,27 @@ def _again(raw: Raw, insisted: str | None, mapped: Mapped, number: int) -> Any:
     return _translate(raw, insisted, mapped, {})[number].kept
 
 
+def _mapped_policy(value: dict[str, Any], mapped: Mapped) -> Path | None:
+    """The path that ``--map`` gives the policy, where it leads through a list of objects."""
+    with suppress(*_WRONG):
+        return next(
+            (path for name, path in mapped if name in POLICY_KEYS and is_inside_list(value, path)),
+            None,
+        )
+    return None
+
+
 def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
     """Puts what ``--map`` names in the place of what the record has under that name."""
     record, places = dict(one.value), dict(one.spelled)
+    unit = one.unit
+    if unit is not None:
+        value, mapped = unit.value, tuple((name, unit.path(path)) for name, path in mapped)
     for name, path in mapped:
         try:
             found = look_up(value, path)
         except Missing:
-            inside = [*lists_inside(value)]
+            inside = [*map(str, paths_inside(value))]
             near = did_you_mean(spelled(path), inside) or f"; this object has {first_names(inside)}"
             message = f"expected {name} here (--map), found nothing{near}"
             raise InputError(message, path=spelled(path)) from None
@@ -175,7 +191,11 @@ def _map(one: Translated, value: dict[str, Any], mapped: Mapped) -> None:
             del record[key]
         if name == "rewards" and str(path[-1]).startswith("token_level_"):
             found = sum_tokens(listed(found), value, spelled(path))
-        record[name], places[name] = found, spelled(path)
+        place = spelled(path) if unit is None else unit.place + template(unit.value, path)
+        for key in [key for key, own in one.spelled.items() if own == place and unit is not None]:
+            if canonical_name(key) is None:
+                record.pop(key, None)  # as below
+        record[name], places[name] = found, place
     for key in {str(path[0]) for _, path in mapped if len(path) == 1} - {*STEP_FIELDS}:
         if canonical_name(key) is None:
             record.pop(key, None)  # read under its new name: it is no unknown key

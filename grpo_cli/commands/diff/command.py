@@ -27,6 +27,7 @@ from grpo_cli.commands.options.source import (
 from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.commands.trend.origins import Origins, StepSource, differ_by_number, run_of
 from grpo_cli.engine import Reader
+from grpo_cli.engine.reader import of_runs
 from grpo_cli.errors import GrpoError, InputError
 from grpo_cli.records import Source
 from grpo_cli.records.choose.where import read_path
@@ -104,9 +105,10 @@ def diff_runs(
     reading, skip = loading.reading(loading.record), loading.on_error == "skip"
     step_source = StepSource(None if step is None else read_path(step, "--step"))
     alone = step is None and all(len(one) == 1 and Path(one[0]).is_file() for one in places)
+    readings = of_runs(reading, places)
     first, second = (
-        Reader(one, replace(reading, decoding=decoding), skip=skip)
-        for one, decoding in zip(places, once(), strict=True)
+        Reader(one, replace(each, decoding=decoding), skip=skip)
+        for one, each, decoding in zip(places, readings, once(), strict=True)
     )
     if alone and not (_has_steps(first) or _has_steps(second)):
         step_source = StepSource(files=dict.fromkeys(chain(*places), 0))
@@ -129,8 +131,8 @@ def are_two_runs(named: Sequence[str], loading: LoadingOptions) -> bool:
         first, second = ({*map(run_of, side)} for side in sides)
         reading = loading.reading(loading.record)
         if first.isdisjoint(second):
-            firsts = [side[0] for side in sides]
-            readers = (Reader([one], reading) for one in firsts if Path(one).is_file())
+            firsts = [[side[0]] for side in sides if Path(side[0]).is_file()]
+            readers = map(Reader, firsts, of_runs(reading, firsts))
             return [*map(_has_steps, readers)] == [True, True]
         origins, files = Origins(), [file for side in sides for file in side]
         if len(files) == 2 and differ_by_number(*files):

@@ -42,6 +42,7 @@ from grpo_cli.commands.trend.questions.view import print_comparison, print_parts
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import Finding, Flags, Steps
 from grpo_cli.commands.trend.view import print_answer, write
+from grpo_cli.engine.reader import of_runs
 from grpo_cli.errors import InputError, UsageError
 from grpo_cli.records.open.budget import read_size
 from grpo_cli.records.translate import Notices
@@ -126,13 +127,13 @@ def answer_run(
         plan = objective.plan().of_one_batch()
         log, unread = read_finite(options.log, read_size(reading.unpack))
         whose = options.framework(log)
-        run, places = _opened(files, plan, reading, options, whose)
+        run, places = _opened(files, plan, reading, options, whose, options.against)
         logged = isinstance(run, Steps)
         tests = [read_test(one, logged=logged) for one in options.fail_on or ()]
         columns = options.columns(logged=logged)
         other = None
         if options.against:
-            other, _ = _opened(options.against, plan, reading, options, None)
+            other, _ = _opened(options.against, plan, reading, options, None, files)
         flags = flags_of(objective, reading)
         if logged:
             words = flags_of(objective, replace(reading, unpack=None)).words
@@ -223,12 +224,15 @@ def _opened(
     reading: ReadingOptions,
     options: TrendOptions,
     names: str | None,
+    against: Files,
 ) -> tuple[Run | Steps, Sequence[str]]:
     """A run of records that are to be read, or the steps of logs alone; and its files."""
     if options.plot and options.kind != "table":
         raise UsageError(f"--plot draws charts and cannot be combined with --format {options.kind}")
     places = paths(files)
     reader = reading.reader(places, None)
+    if against:
+        reader.reading = of_runs(reader.reading, [places, paths(against)])[0]
     logs = logs_among(reader, files or [])
     if logs is not None:
         if options.log is not None or options.names != "grpo":

@@ -30,7 +30,7 @@ from grpo_cli.commands.trend.logs import Log
 from grpo_cli.commands.trend.metrics import METRICS, legend, metric
 from grpo_cli.commands.trend.names import NAMES
 from grpo_cli.commands.trend.step import WARNING, Finding, Flags, Steps
-from grpo_cli.errors import UsageError
+from grpo_cli.errors import UsageError, did_you_mean
 from grpo_cli.records.choose.where import ASKED, Condition, read_conditions, spelled
 from grpo_cli.terminal.numbers import counted, shown
 from grpo_cli.variants.plan import as_flags
@@ -238,6 +238,9 @@ def read_test(text: str, *, logged: bool = False) -> FailureTest:
     """
     if text.strip() == FINDINGS:
         return FailureTest(text)
+    if text.strip().isidentifier():
+        near = did_you_mean(text.strip(), [FINDINGS])
+        raise UsageError(f"--fail-on: expected METRIC>NUMBER or {FINDINGS}, got {text!r}{near}")
     one, *others = read_conditions([text], "--fail-on")
     if one is ASKED:
         known = {FINDINGS: "anything that went wrong"} | {name: legend(name) for name in METRICS}

@@ -19,14 +19,15 @@ from grpo_cli.records.fields import read_fields
 from grpo_cli.records.record import ARRAYS, LISTS, Raw, listed
 
 Path = tuple[str | int, ...]
+"""Keys and indexes; where a key meets a list, it is that of each object in it."""
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
-_STEP = re.compile(r"([^.\[\]]+)|\[(-?\d+)\]")
+_STEP = re.compile(r"([^.\[\]]+)(?:\[\*?\])*|\[(-?\d+)\]")
 
 
 def read_path(text: str, flag: str) -> Path:
-    """``choices[0].logprobs`` as its steps: dots and indexes, nothing more.
+    """``choices[0].logprobs`` or ``rollouts[*].lp`` as its steps: ``[*]`` is no step.
 
     Raises:
         UsageError: for anything else; ``flag`` is where it was given.
@@ -59,17 +60,28 @@ class Missing(Exception):  # noqa: N818 - the caller says what that means
 def look_up(value: Any, path: Path) -> Any:
     """The value at a path; a number may index a list with or without brackets.
 
-    A table's row of numbers is a list here, as it is in JSON.
+    A table's row of numbers is a list here, as it is in JSON. A key of a list of objects gives a
+    list, with null for those that lack it.
 
     Raises:
         Missing: where it leads nowhere.
     """
-    for step in path:
+    for at, step in enumerate(path):
         try:
             value = value[int(step) if isinstance(value, LISTS) else step]
         except (LookupError, TypeError, ValueError):
-            raise Missing from None
+            found = [_find_in(one, path[at:]) for one in value] if type(value) is list else []
+            if all(one is None for one in found):
+                raise Missing from None
+            return found
     return value.tolist() if isinstance(value, _OF_TABLES) else value
+
+
+def _find_in(value: Any, path: Path) -> Any:
+    try:
+        return look_up(value, path) if isinstance(value, _NESTED) else None
+    except Missing:
+        return None
 
 
 @lru_cache

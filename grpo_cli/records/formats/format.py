@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+from grpo_cli.records.choose.where import Path
 
 Object = dict[str, Any]
 
 COMMON = 3
 """The rank of a format whose keys are those of other records as well."""
+
+
+class Unit(NamedTuple):
+    """An object inside the one of the file that is a record, with its lists of objects.
+
+    Attributes:
+        value: the object, with what was lifted from its lists.
+        above: the path that leads to it.
+        place: the same with numbers, for messages.
+    """
+
+    value: Object
+    above: Path
+    place: str
+
+    def path(self, path: Path) -> Path:
+        """A path in the file's object as one in this."""
+        above = len(self.above)
+        return path[above:] if path[:above] == self.above else path
 
 
 @dataclass(slots=True, eq=False)
@@ -21,12 +42,14 @@ class Translated:
         spelled: its keys → where they stand in the file, as ``Origin`` has it.
         notes: what there is to tell of it, beyond what the format always lacks.
         arrays: whether lists of numbers in it are arrays.
+        unit: where it was made from lists of objects.
     """
 
     value: Object
     spelled: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     arrays: bool = False
+    unit: Unit | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from grpo_cli.records.parse.scores import (
     read_rewards,
 )
 from grpo_cli.records.parse.turns import read_of_turns, read_roles, read_trajectories, read_versions
-from grpo_cli.records.places import got, lists_inside
+from grpo_cli.records.places import got, paths_inside
 from grpo_cli.records.record import Raw, Record, step_of
 from grpo_cli.records.settings import framework_of, read_settings, read_value
 from grpo_cli.records.unread import misnamed_in
@@ -207,12 +207,16 @@ def _shape(
     key = names.get("log_probs_new") or names.get("ratios")
     if key is None and is_logged(record):
         raise InputError(log_advice(source))
-    if key is None and (inner := _inner_records(record, unknown)):
-        path, words = inner
-        raise InputError(f"expected a record, got {words}: jq -c '{path}' writes one per line")
+    if key is None and (path := _inner_records(record, unknown)):
+        raise InputError(
+            f"expected a record, got an object of records: jq -c '{path}' writes one per line"
+        )
     if key is None:
-        inside = [[*lists_inside({key: record[key]})] or [key] for key in unknown]
-        left = fields.unknown_keys("log_probs_new", [*chain.from_iterable(inside)])
+        inside: dict[str, str] = {}
+        for own in unknown:
+            found = {str(path): path.name for path in paths_inside({own: record[own]})}
+            inside |= found or {own: own}
+        left = fields.unknown_keys("log_probs_new", inside)
         raise InputError(f"expected log_probs_new{left}; grpo formats lists its other names")
     shape = read_shape(key, record[key])
     if shape.nested == 1 and len(shape.value) > 1:
@@ -220,20 +224,13 @@ def _shape(
     return shape
 
 
-def _inner_records(record: Mapping[str, Any], unknown: Sequence[str]) -> tuple[str, str] | None:
-    """The path, for jq, to records that are inside this one, and what holds them."""
-    first = record[unknown[0]] if unknown else None
-    if len(unknown) == len(record) and _has_log_probs(first):
-        return ".[]", f"an object of records ({', '.join(unknown[:3])}{', …' * (len(unknown) > 3)})"
-    for key in unknown:
-        held = record[key]
-        values = held.values() if isinstance(held, Mapping) else held
-        each = iter(values if isinstance(held, Mapping | list) else ())
-        if _has_log_probs(next(each, None)):
-            kind = "an object" if isinstance(held, Mapping) else "a list"
-            path = f".{key}[]" if key.isidentifier() else f'.["{key}"][]'
-            return path, f"{kind} of records under {key!r}"
-    return None
+def _inner_records(record: Mapping[str, Any], unknown: Sequence[str]) -> str:
+    """The path, for jq, to records that are in an object inside this one; "" for none."""
+    holders = [("", record), *((f'.["{key}"]', record[key]) for key in unknown)]
+    for path, held in holders:
+        if isinstance(held, Mapping) and _has_log_probs(next(iter(held.values()), None)):
+            return f"{path or '.'}[]"
+    return ""
 
 
 def _has_log_probs(value: object) -> bool:

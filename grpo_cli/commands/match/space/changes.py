@@ -117,7 +117,10 @@ def familiarity(row: str, frameworks: Sequence[str], recorded: str) -> tuple[boo
     return other, strangeness(name, frameworks), _ROOMS.index(room) if "/" in name else -1
 
 
-_ROOMS = [*dict.fromkeys(name.partition("/")[0] for name in VARIANTS if "/" in name)]
+_ROOMS = sorted(
+    dict.fromkeys(name.partition("/")[0] for name in VARIANTS if "/" in name),
+    key=_DERIVED.__contains__,
+)
 
 
 def is_recorded(row: str, recorded: str) -> bool:
