@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64
+from grpo_cli.batch import F64, I64
+from grpo_cli.commands.check.kinds import Kinds
+from grpo_cli.commands.check.lines import ANOTHER, FORMULAS
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
 _NEAR = 1e-5
@@ -86,6 +88,53 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
             **view.at(int(view.first_members[group])),
             words={"name": name},
         )
+
+
+_SOURCES = ("", "the length of its response", "its place in its group", "the step of its record")
+_LEAST_GROUPS = 3
+
+
+def compare_sources(view: View) -> Kinds:
+    """Returns the places in ``_SOURCES`` of what the rewards of groups of 3 or more are equal to.
+
+    Equal rewards may be equal to a step. Those that are equal to one length say nothing.
+    """
+    rewards = view.rewards
+    if rewards is None or rewards.ndim > 1 or not len(rewards):
+        return Kinds()
+    records, first = view.records.index, view.first_members
+    steps = np.array([place.step for place in view.places])[records]
+    order = np.argsort(view.groups, kind="stable")
+    places = np.empty(len(rewards))
+    places[order] = np.arange(len(rewards)) - np.repeat(np.cumsum(view.sizes) - view.sizes, view.sizes)
+    away = rewards - places  # from 0 or from 1 on
+    counted = (away == away[first][view.groups]) & np.isin(away, (0.0, 1.0))
+    is_length = (rewards == view.lengths) | (rewards == view.widths)
+    tests: tuple[NDArray[np.bool_], ...] = (is_length, counted, (rewards == steps) & (steps >= 0))
+    equal = [view.by_group(test.astype(np.float64), np.minimum) > 0.0 for test in tests]
+    varied = np.ptp([view.by_group(rewards, one) for one in (np.minimum, np.maximum)], axis=0) > 1.0
+    kinds = np.select([equal[0] & varied, equal[1], equal[2] & ~varied], [1, 2, 3], 0)
+    told = np.flatnonzero((view.sizes >= _LEAST_GROUPS) & ((kinds > 0) | ~equal[0]))
+    return Kinds.of(kinds[told], lambda at: view.places[records[first[told[at]]]])
+
+
+@rule("reward-source", "input")
+def find_replaced_rewards(groups: Kinds, formulas: Kinds) -> Iterator[Placed]:
+    """Finds rewards that are another number: the length, the place in the group or the step.
+
+    In all groups of 3 responses or more, which are 3 at least; the steps must differ. It is an
+    info where the advantages follow these rewards, since a length may be what is rewarded.
+    """
+    kind, span = next(iter(groups.spans.items()), (0, None))
+    if span is None or not kind or len(groups.spans) > 1 or groups.count < _LEAST_GROUPS:
+        return
+    if kind == len(_SOURCES) - 1 and span.place.step == span.last_step:
+        return
+    odd = formulas.spans.get(FORMULAS.index(ANOTHER))
+    follow = formulas.count > 0 and 2 * (0 if odd is None else odd.total) < formulas.count
+    severity: Severity | None = "info" if follow else None
+    words = {"source": _SOURCES[kind]}
+    yield Finding({"groups": groups.count}, severity=severity, words=words), span.place
 
 
 @rule("singleton-group")
