@@ -56,7 +56,8 @@ class Facts:
     Attributes:
         kinds: by the formula of their advantages ("formulas"), their order ("orders"), whether
             their reference is the policy ("references"), whether they have rewards or advantages
-            ("rewards"), the number that their rewards are ("sources"), the size of their groups where it is one ("sizes"), and the level of the
+            ("rewards"), what their rewards are equal to ("sources"), the size of their groups where
+            it is one ("sizes"), and the level of the
             probability of responses that repeat one of their group ("copies") kinds of groups,
             records or responses.
         counts: how many records have a reference that is the policy to the last bit ("equal",

@@ -158,7 +158,9 @@ class InputMemory:
         for code, name, find in _KINDS:
             for finding, place in find(facts.kinds[name]):
                 yield code, finding, place
-        for finding, place in find_replaced_rewards(facts.kinds["sources"], facts.kinds["formulas"]):
+        for finding, place in find_replaced_rewards(
+            facts.kinds["sources"], facts.kinds["formulas"]
+        ):
             yield "reward-source", finding, place
         scattered = find_scattered_advantages(facts.kinds["orders"], facts.counts["advantages"])
         yield from (("advantages", finding, place) for finding, place in scattered)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grpo_cli.batch import F64, I64
+from grpo_cli.batch import F64
 from grpo_cli.commands.check.kinds import Kinds
 from grpo_cli.commands.check.lines import ANOTHER, FORMULAS
 from grpo_cli.commands.check.record_view import View
@@ -99,23 +99,24 @@ def compare_sources(view: View) -> Kinds:
 
     Equal rewards may be equal to a step. Those that are equal to one length say nothing.
     """
-    rewards = view.rewards
+    rewards, records, first = view.rewards, view.records.index, view.first_members
     if rewards is None or rewards.ndim > 1 or not len(rewards):
         return Kinds()
-    records, first = view.records.index, view.first_members
+    order, places = np.argsort(view.groups, kind="stable"), np.empty(len(rewards))
+    starts = np.cumsum(view.sizes) - view.sizes
+    places[order] = np.arange(len(rewards)) - starts[view.groups[order]]
     steps = np.array([place.step for place in view.places])[records]
-    order = np.argsort(view.groups, kind="stable")
-    places = np.empty(len(rewards))
-    places[order] = np.arange(len(rewards)) - np.repeat(np.cumsum(view.sizes) - view.sizes, view.sizes)
-    away = rewards - places  # from 0 or from 1 on
-    counted = (away == away[first][view.groups]) & np.isin(away, (0.0, 1.0))
-    is_length = (rewards == view.lengths) | (rewards == view.widths)
-    tests: tuple[NDArray[np.bool_], ...] = (is_length, counted, (rewards == steps) & (steps >= 0))
+    away = rewards - places  # a place is counted from 0 or from 1 on
+    tests = (
+        (rewards == view.lengths) | (rewards == view.widths),
+        (away == away[first][view.groups]) & np.isin(away, (0.0, 1.0)),
+        (rewards == steps) & (steps >= 0),
+    )
     equal = [view.by_group(test.astype(np.float64), np.minimum) > 0.0 for test in tests]
-    varied = np.ptp([view.by_group(rewards, one) for one in (np.minimum, np.maximum)], axis=0) > 1.0
+    varied = view.by_group(rewards, np.maximum) > view.by_group(rewards, np.minimum) + 1.0
     kinds = np.select([equal[0] & varied, equal[1], equal[2] & ~varied], [1, 2, 3], 0)
-    told = np.flatnonzero((view.sizes >= _LEAST_GROUPS) & ((kinds > 0) | ~equal[0]))
-    return Kinds.of(kinds[told], lambda at: view.places[records[first[told[at]]]])
+    kept = np.flatnonzero((view.sizes >= _LEAST_GROUPS) & ((kinds > 0) | ~equal[0]))
+    return Kinds.of(kinds[kept], lambda at: view.places[records[first[kept[at]]]])
 
 
 @rule("reward-source", "input")
