@@ -262,6 +262,17 @@ def test_truncated_responses_that_count_still() -> None:
         assert any(words in one for one in found), (ids, found)
 
 
+@each("mask", [None, [[1, 1], [1] * 5]])
+def test_no_masked_tokens_are_named_where_none_is_masked(mask: Any) -> None:
+    rows = [[-0.5, -0.9], [-0.4] * 5]
+    columns = dict.fromkeys(("log_probs_new", "log_probs_old", "log_probs_ref"), rows)
+    more = {"mask": mask, "log_probs_rollout": None, "advantages": [1.0, -1.0]}
+    expected = {"gradient": [[1 / 7] * 2, [-1 / 7] * 5]}
+    found = difference(expected, **columns, **more).causes
+    assert any("the number of tokens" in one for one in found)
+    assert not any("masked" in one for one in found), found
+
+
 def test_a_response_without_tokens_has_no_weight() -> None:
     """Means over two responses with tokens, each over two of the three: B − 1."""
     rows: Rows = [[-0.5, -0.9], [], [-0.4]]

@@ -21,7 +21,7 @@ from grpo_cli.commands.check.rules.formulas import (
     compare_orders,
     count_advantages,
 )
-from grpo_cli.commands.check.rules.rewards import count_sizes
+from grpo_cli.commands.check.rules.rewards import compare_sources, count_sizes
 from grpo_cli.commands.check.rules.values import Entropies, collect_entropies
 from grpo_cli.commands.check.tokens import Place
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS, STEP_FIELDS
@@ -56,7 +56,8 @@ class Facts:
     Attributes:
         kinds: by the formula of their advantages ("formulas"), their order ("orders"), whether
             their reference is the policy ("references"), whether they have rewards or advantages
-            ("rewards"), the size of their groups where it is one ("sizes"), and the level of the
+            ("rewards"), what their rewards are equal to ("sources"), the size of their groups where
+            it is one ("sizes"), and the level of the
             probability of responses that repeat one of their group ("copies") kinds of groups,
             records or responses.
         counts: how many records have a reference that is the policy to the last bit ("equal",
@@ -105,6 +106,7 @@ def collect_facts(view: View) -> Facts:
     """Collects what is kept of a view."""
     facts, entropies, place = Facts(), collect_entropies(view), view.places.__getitem__
     facts.kinds["formulas"], facts.kinds["orders"] = compare_formulas(view), compare_orders(view)
+    facts.kinds["sources"] = compare_sources(view)
     has = any(one in view.packed.columns or view.has_field(one) for one in SCORES)
     facts.kinds["rewards"] = Kinds.of(np.full(len(view.counts), has), place)
     facts.counts["advantages"] = count_advantages(view)

@@ -47,7 +47,7 @@ def first_error(chunk: Chunk) -> Iterator[str]:
         columns=columns,
         samples=np.zeros(1, dtype=np.int64),
     )
-    for rule, finding in find_in_pairs([Pair(record, names) for names in record.pairs], _RULES):
+    for rule, finding in find_in_pairs((Pair(record, names) for names in record.pairs), _RULES):
         yield f"{rule.describe(finding)[0]} (run grpo check for all findings)"
         return
 

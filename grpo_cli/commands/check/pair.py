@@ -259,11 +259,6 @@ class Pair:
         """[S] whether the columns are equal to the last bit."""
         return self.count(self.first - self.second != 0.0) == 0  # kept of few pairs
 
-    def forget(self) -> None:
-        """Drops the columns that were computed of the two, which are some MB of a large file."""
-        for name in ("log_ratio", "size", "scales", "_clear"):
-            vars(self).pop(name, None)
-
     @cached_property
     def distinct(self) -> Pair:
         """The pair without the tokens of copied responses, which are no independent evidence."""

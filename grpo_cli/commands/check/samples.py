@@ -74,11 +74,16 @@ class Findings:
         key = (source, place.number, rule.rank, response, self.added)
         self._keep((rule.code, kind, severity), key, make)
 
-    def add_slopes(self, pairs: Iterable[Pair]) -> None:
+    def pairs(self, records: Tokens) -> Iterator[Pair]:
+        """Yields the pairs of columns one at a time: what is computed of two is some MB."""
+        for names in records.pairs:
+            pair = Pair(records, names)
+            if pair.to_engine and not pair.equal.all():
+                self._add_slopes(pair)
+            yield pair
+
+    def _add_slopes(self, pair: Pair) -> None:
         """Adds the slopes of samples that are one record, of the engine's pair."""
-        pair = next((one for one in pairs if one.to_engine and not one.equal.all()), None)
-        if pair is None:
-            return
         n, *sums = pair.leaning
         alone = np.bincount(pair.view.sample_index) == 1
         for sample in np.flatnonzero(alone & (n >= LEAST_TOKENS)).tolist():
@@ -215,23 +220,19 @@ def compare_samples(
         errors = {rule.code for rule in rules_of("pair") if "error" in rule.severities}
         errors -= {"extreme-ratio"}  # one token shows it in any sample, but not its cause
         failed = np.zeros(len(each.counts), dtype=np.bool_)
-        pairs = [Pair(each, names) for names in each.pairs]
-        for rule, finding in find_in_pairs(pairs, errors):
+        for rule, finding in find_in_pairs(findings.pairs(each), errors):
             findings.add(rule, finding, each.places[finding.record], source)
             failed[finding.record] = True
-        findings.add_slopes(pairs)
         small[small] = failed
         if small.all():
             return
         records = records.take(~small)
-    pairs = [Pair(records, names) for names in records.pairs]
-    for rule, finding in find_in_pairs(pairs):
+    for rule, finding in find_in_pairs(findings.pairs(records)):
         found = _narrow(rule, finding, records)
         updated = found.by_training and found.words["second"] == records.key("log_probs_old")
         if updated and "records" not in found.evidence:
             found = replace(found, kind="alone")
         findings.add(rule, found, records.places[found.record], source)
-    findings.add_slopes(pairs)
 
 
 def find_in_pairs(
@@ -243,21 +244,20 @@ def find_in_pairs(
     later pair is asked there. Other faults show once that one is mended.
     """
     rules = [rule for rule in rules_of("pair") if codes is None or rule.code in codes]
-    pairs = [pair for pair in pairs if not pair.equal.all()]
-    explained = np.zeros(pairs[0].samples.count if pairs else 0, dtype=np.bool_)
+    explained = set[int]()
     for pair in pairs:
-        names = pair.names
-        for rule in [one for one in rules if not one.against or names[1] in one.against]:
-            if explained.all():
-                return
-            before = explained.copy()
+        asked = [one for one in rules if not one.against or pair.names[1] in one.against]
+        for rule in [] if pair.equal.all() else asked:
+            if len(explained) == pair.samples.count:
+                break
+            before = {*explained}
             found = rule.find(pair)
             for finding in found if codes is None else _without_isolated(found, pair):
-                sample = pair.view.sample_index[finding.record]
-                if not before[sample]:
-                    explained[sample] |= rule.severity(finding) != "info"
+                sample = int(pair.view.sample_index[finding.record])
+                if sample not in before:
+                    if rule.severity(finding) != "info":
+                        explained.add(sample)
                     yield rule, _with_names(finding, pair)
-        pair.forget()
 
 
 _STEP_RECORDS = 3

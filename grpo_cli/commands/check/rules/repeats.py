@@ -20,7 +20,7 @@ from grpo_cli.commands.check.rules.formulas import (
     find_scattered_advantages,
     find_shuffled_rewards,
 )
-from grpo_cli.commands.check.rules.rewards import describe_uneven
+from grpo_cli.commands.check.rules.rewards import describe_uneven, find_replaced_rewards
 from grpo_cli.commands.check.rules.values import find_wrong_entropies
 from grpo_cli.commands.check.tokens import Place
 from grpo_cli.terminal.numbers import record_name
@@ -158,6 +158,10 @@ class InputMemory:
         for code, name, find in _KINDS:
             for finding, place in find(facts.kinds[name]):
                 yield code, finding, place
+        for finding, place in find_replaced_rewards(
+            facts.kinds["sources"], facts.kinds["formulas"]
+        ):
+            yield "reward-source", finding, place
         scattered = find_scattered_advantages(facts.kinds["orders"], facts.counts["advantages"])
         yield from (("advantages", finding, place) for finding, place in scattered)
         sizes = facts.kinds["sizes"].spans

@@ -22,7 +22,7 @@ from grpo_cli.records.unread import SAMPLED_IDS, is_list
 _LEAST_DISPLACED, _MOST_DISPLACED = 3, 0.6
 _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
-_LEAST_ROWS = 3
+_LEAST_ROWS, _FEW = 3, 4.0
 """Responses that must agree, where one may be an accident."""
 _COLUMNS, _PADDING_CHANCE = 2, math.log(1e-6)
 _MASKED_TOKENS, _MASKED_SHARE = 8, 0.2
@@ -59,7 +59,9 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
     A mask is displaced if, in 3 of 5 responses, the token before it has a log-prob and
     the last one that counts has 0.0, as padding has; or the token after it is the last that has
     one, and the first that counts has 0.0. If that first one has a log-prob, the last token may be
-    masked on purpose. Where there are ids, those say so.
+    masked on purpose. Where there are ids, those say so. A mask that keeps as many tokens of every
+    response of a group, a quarter of those that have log-probs at most, is wrong where the others
+    are not as many, as those of a prompt are.
     """
     if view.mask is None:
         return
@@ -70,7 +72,34 @@ def find_mask_faults(view: View) -> Iterator[Finding]:
         yield Finding(evidence, **view.first_row(record, empty), kind="whole")
     yield from _find_displaced_masks(view)
     yield from _find_counted_padding(view)
+    yield from _find_short_masks(view)
     yield from _find_holes(view)
+
+
+def _find_short_masks(view: View) -> Iterator[Finding]:
+    """Yields records whose mask keeps as many tokens of each response, whatever its length."""
+    assert view.mask is not None
+    if not view.log_probs or not len(view.sizes):
+        return
+    lost = view.written.sum((~view.mask & ~_is_zero(view)).astype(np.float64))
+    kept = view.lengths.astype(np.float64)
+    (low, high), (least, most) = (
+        [view.by_group(one, reduce) for reduce in (np.minimum, np.maximum)] for one in (kept, lost)
+    )
+    odd = (view.sizes >= _LEAST_ROWS) & (low == high) & (low > 0.0) & (most > least + 1.0)
+    odd &= view.by_group(lost, np.add) >= _FEW * view.sizes * low
+    rows = odd[view.groups]
+    count = view.count_rows(rows)
+    for record in np.flatnonzero(2 * count > view.counts).tolist():
+        mine = view.rows_of(record)
+        dropped = int(lost[mine].sum())
+        evidence = {"kept": int(kept[mine].sum()), "lost": dropped, "responses": count[record]}
+        yield Finding(
+            evidence,
+            **view.first_row(record, rows),
+            kind="few",
+            words={"mask": view.key("mask"), "each": int(kept[mine][np.argmax(rows[mine])])},
+        )
 
 
 def _find_displaced_masks(view: View) -> Iterator[Finding]:

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64
+from grpo_cli.commands.check.kinds import Kinds
+from grpo_cli.commands.check.lines import ANOTHER, FORMULAS
 from grpo_cli.commands.check.record_view import View
-from grpo_cli.commands.check.rule import Finding, rule
+from grpo_cli.commands.check.rule import Finding, Placed, Severity, rule
 from grpo_cli.records.unread import PROMPT_IDS, PROMPTS
 
 _NEAR = 1e-5
@@ -86,6 +88,54 @@ def find_near_dead_groups(view: View) -> Iterator[Finding]:
             **view.at(int(view.first_members[group])),
             words={"name": name},
         )
+
+
+_SOURCES = ("", "the length of its response", "its place in its group", "the step of its record")
+_LEAST_GROUPS = 3
+
+
+def compare_sources(view: View) -> Kinds:
+    """Returns the places in ``_SOURCES`` of what the rewards of groups of 3 or more are equal to.
+
+    Equal rewards may be equal to a step. Those that are equal to one length say nothing.
+    """
+    rewards, records, first = view.rewards, view.records.index, view.first_members
+    if rewards is None or rewards.ndim > 1 or not len(rewards):
+        return Kinds()
+    order, places = np.argsort(view.groups, kind="stable"), np.empty(len(rewards))
+    starts = np.cumsum(view.sizes) - view.sizes
+    places[order] = np.arange(len(rewards)) - starts[view.groups[order]]
+    steps = np.array([place.step for place in view.places])[records]
+    away = rewards - places  # a place is counted from 0 or from 1 on
+    tests = (
+        (rewards == view.lengths) | (rewards == view.widths),
+        (away == away[first][view.groups]) & np.isin(away, (0.0, 1.0)),
+        (rewards == steps) & (steps >= 0),
+    )
+    equal = [view.by_group(test.astype(np.float64), np.minimum) > 0.0 for test in tests]
+    varied = view.by_group(rewards, np.maximum) > view.by_group(rewards, np.minimum) + 1.0
+    kinds = np.select([equal[0] & varied, equal[1], equal[2] & ~varied], [1, 2, 3], 0)
+    kept = np.flatnonzero((view.sizes >= _LEAST_GROUPS) & ((kinds > 0) | ~equal[0]))
+    return Kinds.of(kinds[kept], lambda at: view.places[records[first[kept[at]]]])
+
+
+@rule("reward-source", "input")
+def find_replaced_rewards(groups: Kinds, formulas: Kinds) -> Iterator[Placed]:
+    """Finds rewards that are another number: the length, the place in the group or the step.
+
+    In all groups of 3 responses or more, which are 3 at least; the steps must differ. It is an
+    info where the advantages follow these rewards, since a length may be what is rewarded.
+    """
+    kind, span = next(iter(groups.spans.items()), (0, None))
+    if span is None or not kind or len(groups.spans) > 1 or groups.count < _LEAST_GROUPS:
+        return
+    if kind == len(_SOURCES) - 1 and span.place.step == span.last_step:
+        return
+    odd = formulas.spans.get(FORMULAS.index(ANOTHER))
+    follow = formulas.count > 0 and 2 * (0 if odd is None else odd.total) < formulas.count
+    severity: Severity | None = "info" if follow else None
+    words = {"source": _SOURCES[kind]}
+    yield Finding({"groups": groups.count}, severity=severity, words=words), span.place
 
 
 @rule("singleton-group")

@@ -213,7 +213,7 @@ def of_a_term(case: Case) -> Iterator[Cause]:
         called, mistake = _TERMS[term.name]
         for form, steps in product(_shapes(case), _further_divisors(case).values()):
             times = f" × {steps:g} accumulation steps" if steps > 1.0 else ""
-            for key, of in (_MEANS if form else _EQUAL).items():
+            for key, of in _divisors(case, form):
                 words = f"{called} over another denominator: your loss {_divided(form)}"
                 words += f"{worded(key)[1]}{times}; {_own(case)}"
                 made = partial(_with_denominator, name=term.name, form=form, of=of, steps=steps)
@@ -418,7 +418,7 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
     """Yields every count that the divisor is: some are equal on some records."""
     found, room = False, max(0.3 * case.tolerance.rtol, case.rounding)
     for times in (False, True):
-        for key, of in (_MEANS if form else _EQUAL).items():
+        for key, of in _divisors(case, form):
             count = partial(_counted, of=of, times=times)
             if abs(_of_one(case, count) - divisor) <= room * divisor:
                 found = True
@@ -429,6 +429,14 @@ def named_counts(case: Case, form: str, divisor: float) -> Iterator[tuple[str, s
                 yield mistake, name, count
         if found:
             return
+
+
+def _divisors(case: Case, form: str) -> Iterator[tuple[str, Divisor]]:
+    """Yields what tokens may be divided by; a count with masked tokens where it has some."""
+    for key, of in (_MEANS if form else _EQUAL).items():
+        counts_masked = key.startswith("truncated-in-denominator")
+        if not counts_masked or _of_one(case, of) != _of_one(case, _tokens):
+            yield key, of
 
 
 def _counted(case: Case, of: Divisor, *, times: bool) -> F64 | float:
