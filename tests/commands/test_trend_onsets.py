@@ -834,7 +834,7 @@ def logged(path: Path, name: str, values: F64) -> list[dict[str, Any]]:
 
 def learning(name: str, count: int = 40) -> F64:
     """A series of a healthy run that learns fastest in its first steps."""
-    steps, noise = np.arange(count), 1.0 + 0.08 * noisy(8, count)
+    steps, noise = np.arange(count), 1.0 + 0.03 * noisy(8, count)
     return {
         "kl": 1e-5 * (steps + 1.0) ** 1.5 * noise,
         "entropy": (1.0 + 2.0 * np.exp(-steps / 6.0)) * (1.0 + 0.01 * noisy(9, count)),
@@ -887,7 +887,8 @@ def test_steps_before_a_shift_are_no_spikes(at: int, tmp_path: Path) -> None:
 
 
 def test_runs_that_differ_from_one_of_their_first_steps_on(tmp_path: Path) -> None:
-    runs = {"a": learning("kl"), "b": learning("kl") * np.where(np.arange(40) >= 5, 400.0, 1.0)}
+    other = learning("kl") * (1.0 + 0.1 * noisy(5, 40))
+    runs = {"a": other, "b": learning("kl") * np.where(np.arange(40) >= 5, 400.0, 1.0)}
     for name, values in runs.items():
         write_log(tmp_path / f"{name}.jsonl", "kl", values)
     found = answer("trend", tmp_path / "a.jsonl", "--against", tmp_path / "b.jsonl")
