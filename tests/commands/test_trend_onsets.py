@@ -895,3 +895,22 @@ def test_runs_that_differ_from_one_of_their_first_steps_on(tmp_path: Path) -> No
     assert [(one["name"], one["since"]) for one in found["metrics"] if one["differs"]] == [
         ("kl", 5)
     ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "severity"),
+    [([0.001, 0.002, 0.002, 0.002, 0.3], "warning"), ([0.001, 0.03, 0.06, 0.09, 0.12], "info")],
+)
+def test_older_weights_make_no_jump(sizes: list[float], severity: str, tmp_path: Path) -> None:
+    """An engine that is some steps behind by design differs more with each of the first steps."""
+    draw, rows = np.random.default_rng(4), []
+    for step in range(24):
+        new = -0.5 - draw.exponential(1.0, (8, 20))
+        rollout = new + sizes[min(step, 4)] * draw.choice([-1.0, 1.0], new.shape)
+        rewards = (draw.permutation(8) < 4).astype(float)
+        columns = {"log_probs_new": new, "log_probs_rollout": rollout, "rewards": rewards}
+        rows.append({"step": step} | {name: one.tolist() for name, one in columns.items()})
+    found = trend(write(tmp_path / "a.jsonl", rows))["findings"]
+    passed = [one["severity"] for one in found if one["metric"] == "mismatch.mult"]
+    assert passed == [severity]
+    assert any(one["severity"] == "warning" for one in found) == (severity == "warning")
