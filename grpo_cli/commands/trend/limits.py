@@ -130,6 +130,8 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
         yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
 
 
+_NOTHING = {"log": 0.0, "growth": 0.0, "below 1": 1.0}
+"""The value whose logarithm, or that of its distance from 1, there is not."""
 _ROUNDED = 1e-9
 """What rounding adds to a share of 1."""
 
@@ -167,7 +169,7 @@ def vanished(
         among: of how many series this is one.
         chance: a place → at least how often values there are 0 by chance.
     """
-    nothing = {"log": 0.0, "growth": 0.0, "below 1": 1.0}.get(watch.scale)
+    nothing = _NOTHING.get(watch.scale)
     if nothing is None and watch.gone is None:
         return
     gone = values == nothing if watch.gone is None else values <= watch.gone
@@ -229,28 +231,26 @@ def early_jumps(watch: Watch, values: F64, scaled: F64) -> Iterator[Change]:
     compared with the largest move between two neighbours on either side of it.
     """
     ways = watch.jumps + (watch.shift if watch.scale != "linear" else "")
-    nothing = 1.0 if watch.scale == "below 1" else 0.0
-    positive, noise = watch.is_log or watch.scale == "below 1", watch.noise(values)
+    nothing, noise = _NOTHING.get(watch.scale), watch.noise(values)
     for at in range(EARLIEST, min(LEAST_PAST - 1, len(values) - _SINCE) + 1):
         before, after = scaled[:at], scaled[at : at + _SINCE]
         gap, up = max((after.min() - before.max(), True), (before.min() - after.max(), False))
         if gap <= 0.0 or (UP if up else DOWN) not in ways:
             continue
-        if positive and (scaled is values or (values[at - 2 : at] == nothing).any()):
+        if nothing is not None and (scaled is values or nothing in values[at - 2 : at]):
             continue  # it had not begun
         begun = _BEGINS if watch.scale == "growth" and at >= _BEGINS + EARLIEST else 0
         moves = (np.abs(np.diff(side)).max() for side in (before[begun:], after))
-        error = max(*moves, noise[at - 1])
+        error = max(*moves, noise[at + _SINCE - 1])
         least = max(_FARTHER * error, _least_jump(watch, scaled, at))
-        level = float(medians(values[at : at + _SINCE]))
-        if gap > least and not watch.is_small(level, up=up):
+        if gap > least and not watch.is_small(float(medians(values[at : at + _SINCE])), up=up):
             score = gap / (_ERROR * error) if error else math.inf
             yield Change(at, at + _SINCE, SHIFT, up, float(score), at_once=True)
 
 
 def _least_jump(watch: Watch, scaled: F64, at: int) -> float:
     """The least size of a jump at a place that matters."""
-    if watch.is_log or watch.scale == "below 1":
+    if watch.scale in _NOTHING:
         return watch.jump[0]
     if watch.scale == "share":
         return _LEAST_REVERSAL
