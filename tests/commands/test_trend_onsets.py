@@ -818,3 +818,99 @@ def test_a_step_that_moved_too_far_comes_before_the_rewards_of_later_steps(tmp_p
         )
     verdict = trend(write(tmp_path / "a.jsonl", rows))["verdict"]
     assert verdict.startswith("step 30: the ratios π_θ/π_old moved away from 1 for one step; ")
+
+
+def write_log(path: Path, name: str, values: F64) -> Path:
+    """A trainer's log with one series that changes."""
+    rows = enumerate(values.tolist())
+    return write(path, ({"step": at, "grad_norm": 0.03, name: value} for at, value in rows))
+
+
+def logged(path: Path, name: str, values: F64) -> list[dict[str, Any]]:
+    """What is wrong with one series of a trainer's log: its findings that are no information."""
+    write_log(path, name, values)
+    return [one for one in answer("trend", path)["findings"] if one["severity"] == "warning"]
+
+
+def learning(name: str, count: int = 40) -> F64:
+    """A series of a healthy run that learns fastest in its first steps."""
+    steps, noise = np.arange(count), 1.0 + 0.03 * noisy(8, count)
+    return {
+        "kl": 1e-5 * (steps + 1.0) ** 1.5 * noise,
+        "entropy": (1.0 + 2.0 * np.exp(-steps / 6.0)) * (1.0 + 0.01 * noisy(9, count)),
+        "grad_norm": 0.03 * noise,
+        "reward": 0.3 + 0.4 * (1.0 - np.exp(-steps / 8.0)) + 0.02 * noisy(10, count),
+        "completion_length": 300.0 * (1.0 + np.minimum(steps, 10) / 10.0) * noise,
+        "clip_ratio": np.minimum(steps, 8) / 80.0 * noise,
+    }[name]
+
+
+LEARNT = "kl", "entropy", "grad_norm", "reward", "completion_length", "clip_ratio"
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_what_is_learnt_in_the_first_steps_is_no_jump(name: str, tmp_path: Path) -> None:
+    for first in range(8):  # a log may begin later
+        assert logged(tmp_path / "log.jsonl", name, learning(name)[first:]) == []
+
+
+@pytest.mark.parametrize("at", [3, 5, 9])
+@pytest.mark.parametrize(
+    ("name", "factor"), [("kl", 400.0), ("grad_norm", 1e-3), ("completion_length", 0.3)]
+)
+def test_a_jump_in_the_first_ten_steps(name: str, factor: float, at: int, tmp_path: Path) -> None:
+    values = learning(name) * np.where(np.arange(40) >= at, factor, 1.0)
+    (found,) = logged(tmp_path / "log.jsonl", name, values)
+    assert (found["kind"], found["onset"], found["end"]) == ("shift", at, None)
+    assert found["direction"] == ("up" if factor > 1.0 else "down")
+    few = logged(tmp_path / "log.jsonl", name, values[: at + 6])
+    assert [one["onset"] for one in few] == [at]  # six steps show it, and no fewer
+    assert logged(tmp_path / "log.jsonl", name, values[: at + 5]) == []
+
+
+def test_an_early_jump_ends_where_its_values_are_back(tmp_path: Path) -> None:
+    inside = (np.arange(40) >= 4) & (np.arange(40) < 20)
+    (found,) = logged(tmp_path / "log.jsonl", "kl", learning("kl") * np.where(inside, 1e4, 1.0))
+    assert (found["onset"], found["end"]) == (4, 20)
+
+
+@pytest.mark.parametrize("at", [2, 4, 15])
+def test_steps_before_a_shift_are_no_spikes(at: int, tmp_path: Path) -> None:
+    """They are far from most of the first 21 values, and from none before them."""
+    values = learning("grad_norm") * np.where(np.arange(40) >= at, 1e-3, 1.0)
+    found = logged(tmp_path / "log.jsonl", "grad_norm", values)
+    assert [one["kind"] for one in found if one["onset"] < at] == []
+    values = learning("grad_norm")
+    values[4] *= 30.0
+    (spike,) = logged(tmp_path / "log.jsonl", "grad_norm", values)
+    assert (spike["kind"], spike["onset"]) == ("spike", 4)
+
+
+def test_runs_that_differ_from_one_of_their_first_steps_on(tmp_path: Path) -> None:
+    other = learning("kl") * (1.0 + 0.1 * noisy(5, 40))
+    runs = {"a": other, "b": learning("kl") * np.where(np.arange(40) >= 5, 400.0, 1.0)}
+    for name, values in runs.items():
+        write_log(tmp_path / f"{name}.jsonl", "kl", values)
+    found = answer("trend", tmp_path / "a.jsonl", "--against", tmp_path / "b.jsonl")
+    assert [(one["name"], one["since"]) for one in found["metrics"] if one["differs"]] == [
+        ("kl", 5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "severity"),
+    [([0.001, 0.002, 0.002, 0.002, 0.3], "warning"), ([0.001, 0.03, 0.06, 0.09, 0.12], "info")],
+)
+def test_older_weights_make_no_jump(sizes: list[float], severity: str, tmp_path: Path) -> None:
+    """An engine that is some steps behind by design differs more with each of the first steps."""
+    draw, rows = np.random.default_rng(4), []
+    for step in range(24):
+        new = -0.5 - draw.exponential(1.0, (8, 20))
+        rollout = new + sizes[min(step, 4)] * draw.choice([-1.0, 1.0], new.shape)
+        rewards = (draw.permutation(8) < 4).astype(float)
+        columns = {"log_probs_new": new, "log_probs_rollout": rollout, "rewards": rewards}
+        rows.append({"step": step} | {name: one.tolist() for name, one in columns.items()})
+    found = trend(write(tmp_path / "a.jsonl", rows))["findings"]
+    passed = [one["severity"] for one in found if one["metric"] == "mismatch.mult"]
+    assert passed == [severity]
+    assert any(one["severity"] == "warning" for one in found) == (severity == "warning")

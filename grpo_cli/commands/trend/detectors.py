@@ -16,7 +16,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from grpo_cli.batch import F64
 from grpo_cli.commands.trend.limits import (
     BEFORE,
+    EARLIEST,
     beyond,
+    early_jumps,
     impossible,
     jumps,
     spikes,
@@ -29,7 +31,6 @@ from grpo_cli.commands.trend.onsets import (
     IMPOSSIBLE,
     LEAST,
     LEAST_FUTURE,
-    LEAST_PAST,
     PAST,
     SHIFT,
     SPIKE,
@@ -95,6 +96,7 @@ def _followed(watch: Watch, values: F64, scaled: F64, shifted: Sequence[Change])
         *impossible(watch, values),
         *stuck(watch, values),
         *vanished(watch, values),
+        *early_jumps(watch, values, scaled),
         *jumps(watch, values),
         *(one for limit in watch.limits for one in beyond(watch, limit, values, scaled)),
         *(one for one in shifted if not is_info(watch, one)),
@@ -128,7 +130,11 @@ def _lasting(signs: Sequence[Change], scaled: F64) -> list[Change]:
     for sign in sorted(signs, key=lambda one: (one.seen, -one.score)):
         at = next((at for at, before in enumerate(found) if _repeats(before, sign)), None)
         if at is None:
-            before = line_before(scaled, sign.at)[::2] if sign.kind in (SHIFT, DRIFT) else None
+            before = (
+                line_before(scaled, sign.at)[::2]
+                if sign.kind in (SHIFT, DRIFT) and not sign.at_once
+                else None
+            )
             found.append(_until_back(_since(sign, scaled, before), scaled))
             continue
         known = found[at]
@@ -215,10 +221,11 @@ def _as_level(change: Change, scaled: F64) -> Change:
 
 def _until_back(change: Change, scaled: F64) -> Change:
     """The change with its end: four values in a row nearer to the old level than to the new."""
-    if change.kind in (IMPOSSIBLE, SPIKE) or change.at < LEAST_PAST:
+    if change.kind in (IMPOSSIBLE, SPIKE) or change.at < EARLIEST:
         return change
-    after = float(medians(scaled[change.at : change.seen]))
-    return _until_beyond(change, (usual(scaled, change.at)[0] + after) / 2, scaled)
+    before, after = scaled[max(change.at - PAST, 0) : change.at], scaled[change.at : change.seen]
+    middle = (float(medians(before)) + float(medians(after))) / 2
+    return _until_beyond(change, middle, scaled)
 
 
 def _until_beyond(change: Change, middle: float, scaled: F64) -> Change:

@@ -11,6 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.detectors import RECENT, changes
+from grpo_cli.commands.trend.limits import EARLIEST
 from grpo_cli.commands.trend.metrics import legend, worst_kind
 from grpo_cli.commands.trend.onsets import (
     DRIFT,
@@ -171,7 +172,8 @@ def _lags(series: _Series, steps: Steps, change: Change) -> bool:
     """Whether the engine differs from the trainer by design, since its weights are older.
 
     Its versions say so, or the first step, at which all weights are the initial ones: it has less
-    than a third of the mismatch. From then on the mismatch came slowly, or in the first steps.
+    than a third of the mismatch. From then on the mismatch came slowly: in the first steps it
+    grows with the age of the weights.
     """
     values, at = steps.series_of("mismatch.mean_abs"), int(series.places[change.at])
     if values is None or not series.name.startswith("mismatch."):
@@ -180,7 +182,10 @@ def _lags(series: _Series, steps: Steps, change: Change) -> bool:
     older = lag is not None and bool(lag[at] > 0.0)
     if not older and not values[0] < _INITIAL * level_of(values[1 : at + LEAST_FUTURE]):
         return False
-    return at < LEAST_PAST or bool(level < 2 * np.nanmax(values[1:at]))
+    if at < EARLIEST:
+        return True
+    most = float(np.nanmax(values[1:at]))
+    return bool(values[at] < _AT_ONCE * most if at < LEAST_PAST else level < 2 * most)
 
 
 def level_of(values: F64) -> float:
@@ -189,6 +194,8 @@ def level_of(values: F64) -> float:
     return float(medians(known)) if len(known) else math.nan
 
 
+_AT_ONCE = 5.0
+"""The least factor of a mismatch in the first steps that no growing age of the weights explains."""
 _INITIAL = 1 / 3
 """The most that the first step may have of the mismatch of an engine that is behind by design."""
 

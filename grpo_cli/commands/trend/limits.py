@@ -46,10 +46,17 @@ size, in robust deviations of the moves from value to value, of what may be nega
 200 healthy runs and 200 logs there are none, nor in 70 rewards that rise by a curve."""
 _ERROR = math.sqrt((1 / _BEFORE + 1 / _SINCE) / 2)
 """The standard error of a jump, in such deviations: a move has the noise of two values."""
+EARLIEST = 3
+"""The steps before the first place at which a jump is looked for."""
+_FARTHER = 3.0
+"""The least gap of an early jump, in the largest moves from value to value on both its sides. Of
+2,900 series of 98 healthy runs and of their parts, the largest that is looked at is 2.3."""
+_BEGINS = 2
+"""The first values of what grows from 0, whose moves are the largest of all."""
 _LEAST_RISE = 0.6
 """The least size of a jump, as a share of the smaller level."""
 _LEAST_REVERSAL = math.atanh(0.5)
-"""The least size of a jump of a correlation: from a half to 0."""
+"""The least size of a jump of a correlation: from a half to 0. Of a share's angle: 0 to 0.27."""
 _CHANCE, _OFTEN = 1e-5, 0.2
 """The chance of as many zeros in a row, as often as there were some before, that is none; and the
 share of these from which on more of them are nothing new."""
@@ -85,7 +92,10 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     else:
         rules = _SHARES if falls else _SPIKES
         far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in rules], axis=0)
-        far &= away > math.log(watch.spikes)
+        before = np.minimum.accumulate(values) if falls else np.maximum.accumulate(values)
+        risen = values[places] - before[places - 1]  # the steps after a shift are no measure
+        risen = -risen if falls else risen
+        far &= np.where(early, np.minimum(away, risen), away) > math.log(watch.spikes)
     return [at for at in places[far].tolist() if not watch.is_small(abs(raw[at]), up=True)]
 
 
@@ -120,6 +130,8 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
         yield Change(at, last + 1, LIMIT, limit.above, limit=limit)
 
 
+_NOTHING = {"log": 0.0, "growth": 0.0, "below 1": 1.0}
+"""The value whose logarithm, or that of its distance from 1, there is not."""
 _ROUNDED = 1e-9
 """What rounding adds to a share of 1."""
 
@@ -157,7 +169,7 @@ def vanished(
         among: of how many series this is one.
         chance: a place → at least how often values there are 0 by chance.
     """
-    nothing = {"log": 0.0, "growth": 0.0, "below 1": 1.0}.get(watch.scale)
+    nothing = _NOTHING.get(watch.scale)
     if nothing is None and watch.gone is None:
         return
     gone = values == nothing if watch.gone is None else values <= watch.gone
@@ -212,10 +224,36 @@ def jumps(watch: Watch, values: F64) -> Iterator[Change]:
             yield Change(at, at + _SINCE, SHIFT, up, score, at_once=True)
 
 
+def early_jumps(watch: Watch, values: F64, scaled: F64) -> Iterator[Change]:
+    """Where, of the first ten values, those since one are far beyond all before it.
+
+    So few values show no spread, and what learns moves fastest in the first steps: the gap is
+    compared with the largest move between two neighbours on either side of it.
+    """
+    ways = watch.jumps + (watch.shift if watch.scale != "linear" else "")
+    nothing, noise = _NOTHING.get(watch.scale), watch.noise(values)
+    for at in range(EARLIEST, min(LEAST_PAST - 1, len(values) - _SINCE) + 1):
+        before, after = scaled[:at], scaled[at : at + _SINCE]
+        gap, up = max((after.min() - before.max(), True), (before.min() - after.max(), False))
+        if gap <= 0.0 or (UP if up else DOWN) not in ways:
+            continue
+        if nothing is not None and (scaled is values or nothing in values[at - 2 : at]):
+            continue  # it had not begun
+        begun = _BEGINS if watch.scale == "growth" and at >= _BEGINS + EARLIEST else 0
+        moves = (np.abs(np.diff(side)).max() for side in (before[begun:], after))
+        error = max(*moves, noise[at + _SINCE - 1])
+        least = max(_FARTHER * error, _least_jump(watch, scaled, at))
+        if gap > least and not watch.is_small(float(medians(values[at : at + _SINCE])), up=up):
+            score = gap / (_ERROR * error) if error else math.inf
+            yield Change(at, at + _SINCE, SHIFT, up, float(score), at_once=True)
+
+
 def _least_jump(watch: Watch, scaled: F64, at: int) -> float:
     """The least size of a jump at a place that matters."""
-    if watch.is_log:
+    if watch.scale in _NOTHING:
         return watch.jump[0]
+    if watch.scale == "share":
+        return _LEAST_REVERSAL
     sides = scaled[max(at - FUTURE, 0) : at], scaled[at : at + FUTURE]
     before, after = (abs(float(medians(side))) for side in sides)
     if watch.scale == "correlation":  # to the other side of 0

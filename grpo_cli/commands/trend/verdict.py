@@ -9,8 +9,9 @@ import numpy as np
 
 from grpo_cli.commands.trend.causes import EQUAL_COLUMNS
 from grpo_cli.commands.trend.events import Event
+from grpo_cli.commands.trend.limits import EARLIEST
 from grpo_cli.commands.trend.metrics import ALL, OBJECTIVE
-from grpo_cli.commands.trend.onsets import LEAST, mean_change
+from grpo_cli.commands.trend.onsets import LEAST, LEAST_PAST, mean_change
 from grpo_cli.commands.trend.run import Run
 from grpo_cli.commands.trend.step import WARNING, Steps
 from grpo_cli.commands.trend.watched import PRACTICE, Limit
@@ -142,8 +143,10 @@ class Coverage:
         )
         series += f" ({why})" if why else ""
         ends, size = ", ".join(moves(self._run)), tenth(self.steps)
+        first, all_from = (self._run.numbers[at] for at in (EARLIEST, LEAST_PAST))
         return [
             f"no fault found in {series}",
+            f"jumps are judged from step {first:,} on, other changes from step {all_from:,} on",
             *(one.summary for one in moved),
             *limits,
             *([f"means, first {size} → last {size} steps: {ends}"] if ends else []),

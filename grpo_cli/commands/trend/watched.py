@@ -74,7 +74,8 @@ class Watch(NamedTuple):
         stays: that of a fall which more than twelve steps show; 0: at least 0.7.
         rise: of what is positive, the least share of its level before that a rise of less than ten
             standard errors adds.
-        jumps: the ways in which a level that is reached at once is a finding.
+        jumps: the ways in which a level that is reached at once is a finding; in the first ten
+            steps these of ``shift`` as well.
         jump: of what is positive, the least size of that as a logarithm, and in robust deviations
             of the moves from value to value.
         stuck: the value at which nothing is learnt, if it is that from the first step on.
@@ -356,6 +357,7 @@ TABLE = (
     ),
     Watch(
         "length_mean", BOTH, BOTH, "log", bounds=(0.64, 1.0), span=_POSITIVE, spikes=3.0,
+        jump=(0.4, 6.0),
         logged=("completions/mean_length", "response_length/mean", "response_length",
                 "response_len/mean", "completion_length", "seq_len/all/mean"),
         fix="check whether the reward favours length (reward_length_corr; each response: grpo "
