@@ -283,7 +283,7 @@ def test_what_differs_at_most_steps_is_named_though_two_seeds_may(
     higher = int((second > first).sum())
     assert (reward["steps"], reward["higher"], reward["lower"]) == (40, higher, 40 - higher)
     headline = run(*words).stdout.replace("\n  ", " ")
-    assert headline.startswith("no metric differs by more than two seeds may (2 compared)")
+    assert headline.startswith("no metric differs beyond chance (2 compared)")
     said = "; reward of the second run is higher at 36 of 40 steps (+0.056 on average)"
     assert (said in headline) == (away > 0.0)
 

@@ -102,7 +102,7 @@ def _chance(answer: Matched) -> str:
     some = f"about {float(f'{percent:.2g}'):g}%" if percent >= 0.01 else "less than 0.01%"
     by_chance = f"a match this simple happens by chance in {some} of cases"
     if expected >= 1.0:
-        by_chance = "matches this simple are expected by chance"
+        by_chance = "a match this simple is expected by chance"
     if not answer.by_chance:
         return by_chance
     digits = (answer.rtol or 0.0) * abs(answer.target)
@@ -155,7 +155,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention], half: f
     console.print()
     head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
     if not found.needs and half < abs(found.difference) <= found.tolerance:
-        head.append(f" (float32 leaves ±{found.tolerance:.2g})")
+        head.append(f" (rounding of float32: ±{found.tolerance:.2g})")
     scale = found.sign_flipped, found.factor
     alike = [one for one in same if (one.sign_flipped, one.factor) == scale and one.variants]
     rows = [_row(one) for one in alike]

@@ -125,7 +125,7 @@ class Coverage:
 
     def verdict(self, moved: Sequence[Event]) -> list[str]:
         """The sentences for a run in which nothing went wrong; ``moved``: what changed."""
-        limits = ["no published limit passed"] if self._limited else []
+        limits = ["no limit of the frameworks' documentation is passed"] if self._limited else []
         limits = [", ".join(self._passed)] if self._passed else limits
         limits = [*self._losses, *limits]
         if self.steps < LEAST:

@@ -109,7 +109,7 @@ class RunComparison(Frames, Answer):
             return f"all {len(self.metrics)} metrics are equal"
         if not self.differing:
             short = f"{count} steps ({first} to {last}) are too few to decide"
-            seeds = f"no metric differs by more than two seeds may ({len(self.metrics)} compared)"
+            seeds = f"no metric differs beyond chance ({len(self.metrics)} compared)"
             return "; ".join(filter(None, (short if self.is_short else seeds, self._consistent)))
         named = [
             one.name + ("" if one.since == first else f" (from step {one.since})")
