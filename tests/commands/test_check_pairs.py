@@ -194,6 +194,23 @@ def test_a_floor_of_log_probs_is_named():
     assert not any("clamped" in message for _, message in worst(rows))
 
 
+def test_a_reference_with_a_response_of_zeros_is_filled():
+    rows = policies(6)
+    for row in rows[::2]:
+        row["log_probs_ref"][3] = [0.0] * 30
+    found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
+    assert [(one.code, one.record, one.response) for one in found] == [("filler", 0, 3)] + [
+        ("filler", 2, 3)
+    ]
+    assert all("log_probs_ref is filled with 0.0" in one.message for one in found)
+    rows = policies(6)
+    for row in rows:  # tokens that were certain before the training, or are so after it
+        for name, part in (("ref", slice(0, 6)), ("new", slice(10, 14))):
+            row[f"log_probs_{name}"][3][part] = [0.0] * len(row["log_probs_ref"][3][part])
+        row["log_probs_old"] = row["log_probs_rollout"] = row["log_probs_new"]
+    assert not any(code == "filler" for code, _ in worst(rows))
+
+
 @each("column", ["rollout", "old"])
 def test_a_row_of_another_response_is_named_with_its_response(column):
     rows = policies(7)

@@ -104,6 +104,13 @@ def copied(now: Columns, since: int, draw: Random) -> None:
         column[:, 1::2] = column[:, ::2]
 
 
+def filled(name: str) -> Callable[[Columns, int, Random], None]:
+    def plant(now: Columns, since: int, draw: Random) -> None:
+        now[name][:, 3] = 0.0
+
+    return plant
+
+
 def centred(now: Columns) -> Any:
     return now["rewards"] - now["rewards"].mean(axis=1, keepdims=True)
 
@@ -122,6 +129,16 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         replaced,
         r"step 24: the KL .* rose; likely: the reference was replaced by one far",
         "if the reference was not replaced on purpose, ",
+    ),
+    "a filled reference": (
+        filled("ref"),
+        r"step 24: the KL .* rose; likely: log_probs_ref is filled with 0.0; last good step 23; ",
+        "a filler is not a log-prob",
+    ),
+    "filled log-probs": (
+        filled("new"),
+        r"step 24: (?!.*for one step).*; likely: log_probs_new is filled with 0.0; last good step ",
+        "a filler is not a log-prob",
     ),
     "one corrupt token": (
         corrupt,

@@ -310,7 +310,9 @@ class Event(Answer):
             words = "the policy became surer of its tokens as its reward rose"
         if one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = in_short(one)
-        return words + " for one step" * one.is_single
+        lasting = (each for each in self.others if each.kind == SHIFT and each.end is None)
+        lasts = any(each.onset == one.onset and _is_of_update(each) for each in lasting)
+        return words + " for one step" * (one.is_single and not lasts)
 
     @property
     def guess(self) -> str:
@@ -470,6 +472,11 @@ def _event(together: Sequence[Finding]) -> Event:
         and (one.is_single or not first.is_single or first.onset - one.onset > SURE)
     ]  # the step of a single value is certain, that of a level a step or two off
     return Event(min([first.onset, *causes]), first, others)  # effects are not its beginning
+
+
+def _is_of_update(finding: Finding) -> bool:
+    """Whether its metric says nothing of the policy that one update leaves behind."""
+    return finding.metric in _FOLLOWING or _family(finding) == "mismatch"
 
 
 def _rank(finding: Finding) -> int:
