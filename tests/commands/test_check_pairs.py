@@ -211,6 +211,21 @@ def test_a_reference_with_a_response_of_zeros_is_filled():
     assert not any(code == "filler" for code, _ in worst(rows))
 
 
+@each(
+    ("column", "severity", "words"),
+    [
+        ("old", "warning", "log_probs_old alone is off at 1 of 240 tokens, by 4.5 nats"),
+        ("rollout", "info", "1 of 240 tokens differs far more than the rest"),
+    ],
+)
+def test_one_old_log_prob_that_both_others_contradict_is_named(column, severity, words):
+    rows = policies(8)
+    rows[2][f"log_probs_{column}"][5][7] -= 4.5
+    (one,) = (one for one in check(rows, limit=0).findings if one.code == "outliers")
+    assert (one.severity, one.record, one.response, one.token) == (severity, 2, 5, 7)
+    assert one.message.startswith(words)
+
+
 @each("column", ["rollout", "old"])
 def test_a_row_of_another_response_is_named_with_its_response(column):
     rows = policies(7)

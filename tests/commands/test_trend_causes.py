@@ -142,8 +142,8 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
     ),
     "one corrupt token": (
         corrupt,
-        r"step 24: .* for one step; likely: 1 of 128 tokens differs far more",
-        "look at these tokens",
+        r"step 24: .* for one step; likely: log_probs_old alone is off at 1 of 128 tokens",
+        "look at how log_probs_old was written at these tokens",
     ),
     "one ratio": (
         one_ratio,
