@@ -104,6 +104,14 @@ def copied(now: Columns, since: int, draw: Random) -> None:
         column[:, 1::2] = column[:, ::2]
 
 
+def repeated(now: Columns, since: int, draw: Random) -> None:
+    """Other responses have the ids, and nearly the log-probs, of those before them."""
+    copied(now, since, draw)
+    now["rollout"] += 1e-4 * draw.normal(size=now["rollout"].shape)
+    now["rollout"] = np.minimum(now["rollout"], -1e-5)
+    now["ids"] = [IDS[row - row % 2] for row in range(8)]
+
+
 def filled(name: str) -> Callable[[Columns, int, Random], None]:
     def plant(now: Columns, since: int, draw: Random) -> None:
         now[name][:, 3] = 0.0
@@ -217,6 +225,11 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: more responses are copies of others of the step; last good step 23; ",
         "look for a sampler or a loader that gives a response twice",
     ),
+    "copies by ids": (
+        repeated,
+        r"step 24: more responses are copies of others of the step; .*last good step 23; ",
+        "",
+    ),
     "old overwritten": (
         lambda now, since, draw: now.update(old=now["new"]),
         "step 24: log_probs_old equals log_probs_new at all tokens; last good step 23; ",
@@ -250,7 +263,7 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         plant(now, since, draw)
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
-        | {"token_ids": IDS, "tokens": WORDS}
+        | {"token_ids": now.get("ids", IDS), "tokens": WORDS}
         | {"advantages": now.get("advantages", given(now))[group].tolist()}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
         for step, now in enumerate(rows)
