@@ -192,7 +192,8 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
 
     "Hardly": 98 % are below a twelfth of that, and no more tokens are between half a nat and that
     than above it. Mixtures of experts, which route some tokens differently, have errors of all
-    sizes. The old log-probs alone are off where the new ones are a twelfth as far from the engine's.
+    sizes. The old log-probs alone are off where the new ones are at most a twelfth as far from the
+    engine's.
     """
     new = pair.view.log_probs.get("log_probs_new", pair.first)
     far = pair.size > _OUTLIER_NATS
