@@ -275,6 +275,39 @@ def test_an_update_may_move_late_tokens_of_some_records(column, records, driftin
         assert [one.severity for one in found] == [severity] * drifting
 
 
+def _with_padding(row: dict[str, Any], draw: np.random.Generator) -> dict[str, Any]:
+    """The record with ids; half of its responses have ten tokens of padding after their end."""
+    ids = draw.integers(1000, 9000, (8, 30))
+    ids[::2, 19:] = 151_645
+    return row | {"token_ids": ids.tolist()}
+
+
+def test_padding_that_is_counted_explains_what_grows_with_the_position():
+    rows, draw = policies(9, 8), np.random.default_rng(0)
+    late = np.arange(30) >= 15
+    for row in rows[2:5]:
+        old = np.array(row["log_probs_old"])
+        noise = draw.normal(0.0, 0.5, old.shape) * -np.expm1(old) * late
+        row["log_probs_new"] = np.minimum(old + noise, -1e-6).tolist()
+        del row["entropies"]
+    for padded in (0, 2):
+        given = [_with_padding(row, draw) for row in rows[:padded]] + rows[padded:]
+        codes = check(given, limit=0).counts
+        assert codes.get("padding-id", 0) == padded
+        assert codes.get("drift", 0) == (0 if padded else 3)
+
+
+def test_a_mask_that_is_late_is_named_where_it_counts_padding():
+    row = _with_padding(policies(9, 1)[0], np.random.default_rng(0))
+    mask = np.arange(30) < np.where(np.arange(8) % 2, 30, 20)[:, None]
+    late = np.roll(mask, 2, axis=1) & (np.arange(30) >= 2)
+    for given, words in ((late, "the first 2 masked: the mask is 2 tokens late"), (mask, "")):
+        found = check([row | {"mask": given.astype(int).tolist()}], limit=0).findings
+        said = [one.message for one in found if one.code == "padding-id"]
+        assert len(said) == bool(words)
+        assert words in "".join(said)
+
+
 @each(("step", "severity"), [(1, []), (9, ["warning"] * 4)])
 def test_an_engine_that_samples_ahead_has_the_initial_weights_at_first(step, severity):
     rows, draw = policies(10), np.random.default_rng(0)
