@@ -194,6 +194,36 @@ def test_a_floor_of_log_probs_is_named():
     assert not any("clamped" in message for _, message in worst(rows))
 
 
+def test_a_reference_with_a_response_of_zeros_is_filled():
+    rows = policies(6)
+    for row in rows[::2]:
+        row["log_probs_ref"][3] = [0.0] * 30
+    found = [one for one in check(rows, limit=0).findings if one.severity != "info"]
+    assert [(one.record, one.response) for one in found] == [(0, 3), (2, 3)]
+    assert all("log_probs_ref is filled with 0.0" in one.message for one in found)
+    rows = policies(6)
+    for row in rows:  # tokens that were certain before the training, or are so after it
+        for name, part in (("ref", slice(0, 6)), ("new", slice(10, 14))):
+            row[f"log_probs_{name}"][3][part] = [0.0] * len(row["log_probs_ref"][3][part])
+        row["log_probs_old"] = row["log_probs_rollout"] = row["log_probs_new"]
+    assert not any(code == "filler" for code, _ in worst(rows))
+
+
+@each(
+    ("column", "severity", "words"),
+    [
+        ("old", "warning", "log_probs_old alone is off at 1 of 240 tokens, by 4.5 nats"),
+        ("rollout", "info", "1 of 240 tokens differs far more than the rest"),
+    ],
+)
+def test_one_old_log_prob_that_both_others_contradict_is_named(column, severity, words):
+    rows = policies(8)
+    rows[2][f"log_probs_{column}"][5][7] -= 4.5
+    (one,) = (one for one in check(rows, limit=0).findings if one.code == "outliers")
+    assert (one.severity, one.record, one.response, one.token) == (severity, 2, 5, 7)
+    assert one.message.startswith(words)
+
+
 @each("column", ["rollout", "old"])
 def test_a_row_of_another_response_is_named_with_its_response(column):
     rows = policies(7)
@@ -243,6 +273,39 @@ def test_an_update_may_move_late_tokens_of_some_records(column, records, driftin
     for given in (rows, bare) if column == "rollout" else (rows,):
         found = [one for one in check(given, limit=0).findings if one.code == "drift"]
         assert [one.severity for one in found] == [severity] * drifting
+
+
+def _with_padding(row: dict[str, Any], draw: np.random.Generator) -> dict[str, Any]:
+    """The record with ids; half of its responses have ten tokens of padding after their end."""
+    ids = draw.integers(1000, 9000, (8, 30))
+    ids[::2, 19:] = 151_645
+    return row | {"token_ids": ids.tolist()}
+
+
+def test_padding_that_is_counted_explains_what_grows_with_the_position():
+    rows, draw = policies(9, 8), np.random.default_rng(0)
+    late = np.arange(30) >= 15
+    for row in rows[2:5]:
+        old = np.array(row["log_probs_old"])
+        noise = draw.normal(0.0, 0.5, old.shape) * -np.expm1(old) * late
+        row["log_probs_new"] = np.minimum(old + noise, -1e-6).tolist()
+        del row["entropies"]
+    for padded in (0, 2):
+        given = [_with_padding(row, draw) for row in rows[:padded]] + rows[padded:]
+        codes = check(given, limit=0).counts
+        assert codes.get("padding-id", 0) == padded
+        assert codes.get("drift", 0) == (0 if padded else 3)
+
+
+def test_a_mask_that_is_late_is_named_where_it_counts_padding():
+    row = _with_padding(policies(9, 1)[0], np.random.default_rng(0))
+    mask = np.arange(30) < np.where(np.arange(8) % 2, 30, 20)[:, None]
+    late = np.roll(mask, 2, axis=1) & (np.arange(30) >= 2)
+    for given, words in ((late, "the first 2 masked: the mask is 2 tokens late"), (mask, "")):
+        found = check([row | {"mask": given.astype(int).tolist()}], limit=0).findings
+        said = [one.message for one in found if one.code == "padding-id"]
+        assert len(said) == bool(words)
+        assert words in "".join(said)
 
 
 @each(("step", "severity"), [(1, []), (9, ["warning"] * 4)])

@@ -149,6 +149,15 @@ def test_of_names_of_one_formula_the_best_known_comes_first(known) -> None:
     assert " -v trl/grpo@1.9.2 " in first.command
 
 
+def test_of_rows_that_differ_by_an_eps_the_one_with_the_digits_is_named(tmp_path) -> None:
+    """Where float32 might hide the eps."""
+    row = record(438, [6, 9, 5, 8, 7, 11], [1.0, 0.0, 0.3, 0.0, 0.7, 0.25])
+    loss = evaluate(row, "ms-swift/grpo", epsilon=0.2, beta=0.04).loss
+    first = match(write(tmp_path / "a.jsonl", [row]), loss=f"{loss:.17g}").matches[0]
+    assert abs(first.difference) < 1e-15
+    assert first.variants[0] == "ms-swift/grpo"
+
+
 @pytest.mark.more
 def test_rows_of_earlier_releases_are_named(path, known) -> None:
     """Behind a plainer row that gives the number too, and where only their row is asked for."""

@@ -18,6 +18,8 @@ from command import answer, run
 from files import each, in_blocks, some
 from trended import PLAIN, metrics, notes, steps, trend, write
 
+from grpo_cli import evaluate
+
 COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
 NO_KL = ("-v", "grpo", "--beta", "0")
 
@@ -832,6 +834,31 @@ def test_a_recorded_loss_that_leaves_its_objective_is_a_finding(tmp_path: Path) 
         if found:
             words = found[0]["command"].split()
             assert run(*(one.strip("'") for one in words[1:])).exit_code == 1
+
+
+@pytest.mark.more
+@each("farther", [True, False])
+def test_a_convention_that_shows_where_ratios_move_is_no_changed_setting(
+    farther: bool, tmp_path: Path
+) -> None:
+    """The loss clips nothing at any step; from step 10 on it matters, or its factor is another."""
+    draw, path = random.Random(4), tmp_path / "a.jsonl"
+    rows = []
+    for step in range(24):
+        size = 0.4 if farther and step >= 10 else 0.02
+        old = [[-draw.uniform(0.5, 2.0) for _ in range(8)] for _ in range(8)]
+        new = [[min(one + draw.gauss(0.0, size), -1e-3) for one in of] for of in old]
+        columns = {"log_probs_new": new, "log_probs_old": old}
+        rows.append(columns | {"step": step, "rewards": [draw.random() for _ in range(8)]})
+    for row in rows:
+        loss = evaluate(row, "dr", epsilon_low=1.0, epsilon_high=100.0).loss
+        row["loss"] = loss * (1.4 if not farther and row["step"] >= 10 else 1.0)
+    (event,) = (
+        one for one in trend(write(path, rows), "-v", "dr")["events"]
+        if one["metrics"][0] == "recorded_loss"
+    )  # fmt: skip
+    assert event["step"] == 10
+    assert ("the loss need not have changed" in event["fix"]) == farther
 
 
 _OTHER = "the records' loss differs from dr's"

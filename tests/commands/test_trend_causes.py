@@ -120,6 +120,21 @@ def copied(now: Columns, since: int, draw: Random) -> None:
         column[:, 1::2] = column[:, ::2]
 
 
+def repeated(now: Columns, since: int, draw: Random) -> None:
+    """Other responses have the ids, and nearly the log-probs, of those before them."""
+    copied(now, since, draw)
+    now["rollout"] += 1e-4 * draw.normal(size=now["rollout"].shape)
+    now["rollout"] = np.minimum(now["rollout"], -1e-5)
+    now["ids"] = [IDS[row - row % 2] for row in range(8)]
+
+
+def filled(name: str) -> Callable[[Columns, int, Random], None]:
+    def plant(now: Columns, since: int, draw: Random) -> None:
+        now[name][:, 3] = 0.0
+
+    return plant
+
+
 def centred(now: Columns) -> Any:
     return now["rewards"] - now["rewards"].mean(axis=1, keepdims=True)
 
@@ -139,10 +154,20 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         r"step 24: the KL .* rose; likely: the reference was replaced by one far",
         "if the reference was not replaced on purpose, ",
     ),
+    "a filled reference": (
+        filled("ref"),
+        r"step 24: the KL .* rose; likely: log_probs_ref is filled with 0.0; last good step 23; ",
+        "a filler is not a log-prob",
+    ),
+    "filled log-probs": (
+        filled("new"),
+        r"step 24: (?!.*for one step).*; likely: log_probs_new is filled with 0.0; last good step ",
+        "a filler is not a log-prob",
+    ),
     "one corrupt token": (
         corrupt,
-        r"step 24: .* for one step; likely: 1 of 128 tokens differs far more",
-        "look at these tokens",
+        r"step 24: .* for one step; likely: log_probs_old alone is off at 1 of 128 tokens",
+        "look at how log_probs_old was written at these tokens",
     ),
     "one ratio": (
         one_ratio,
@@ -226,6 +251,11 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: more responses are copies of others of the step; last good step 23; ",
         "look for a sampler or a loader that gives a response twice",
     ),
+    "copies by ids": (
+        repeated,
+        r"step 24: more responses are copies of others of the step; .*last good step 23; ",
+        "",
+    ),
     "old overwritten": (
         lambda now, since, draw: now.update(old=now["new"]),
         "step 24: log_probs_old equals log_probs_new at all tokens; last good step 23; ",
@@ -259,7 +289,7 @@ def test_a_planted_fault_is_named(kind: str, tmp_path: Path) -> None:
         plant(now, since, draw)
     found = trend(write(tmp_path / "a.jsonl", (
         {"step": step, "id": f"{step}/{group}", "rewards": now["rewards"][group].tolist()}
-        | {"token_ids": IDS, "tokens": WORDS}
+        | {"token_ids": now.get("ids", IDS), "tokens": WORDS}
         | {"advantages": now.get("advantages", given(now))[group].tolist()}
         | {f"log_probs_{name}": now[name][group].tolist() for name in COLUMNS}
         for step, now in enumerate(rows)

@@ -299,3 +299,53 @@ def test_a_mistake_in_one_loss_whose_std_has_ddof_0_is_named(records) -> None:
     ):
         answer = verify(records[0] | {"expected": {"loss": loss}}, "grpo")
         assert answer.causes == (f"ddof 0 instead of 1 (-p std_ddof=0), and {words}",)
+
+
+def test_advantages_were_rounded_too() -> None:
+    """By half a unit in all tokens of a response, which is more than its log-probs' errors."""
+    random, made = np.random.default_rng(5), []
+    for at in range(6):
+        old = [-random.gamma(2.0, 0.9, size) for size in random.integers(200, 400, 6)]
+        columns = {"log_probs_old": old}
+        for name, spread in (("log_probs_new", 0.13), ("log_probs_ref", 0.4)):
+            columns[name] = [np.minimum(x + random.normal(0, spread, len(x)), -1e-3) for x in old]
+        rewards = np.array([0.0, 0.1, 0.3, 0.3, 0.5, 0.1 * (at % 5)])
+        columns["advantages"] = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+        exact = {name: [part.tolist() for part in parts] for name, parts in columns.items()}
+        record = {"rewards": rewards.tolist()}
+        loss = evaluate(record | exact, "trl/dapo@1.9.2", beta=0.02).loss
+        short = {name: [part.round(6).tolist() for part in x] for name, x in columns.items()}
+        made.append(record | short | {"expected": {"loss": loss}})
+    answer = verify(made, "trl/dapo", beta=0.02)
+    assert answer.explained == answer.differing >= 4
+    assert answer.causes[0].startswith("KL not weighted by the ratio (as TRL ")
+    assert not any(", and " in one for one in answer.causes)
+
+
+def test_a_setting_that_one_loss_is_solved_for_is_not_named_with_another(records) -> None:
+    """A penalty on the length: some β of two digits gives its loss if the KL is another."""
+    one = records[0]
+    lengths = [len(row) for row in one["log_probs_new"]]
+    rewards = [x - 0.02 * size for x, size in zip(one["rewards"], lengths, strict=True)]
+    loss = evaluate(one | {"rewards": rewards}, "grpo").loss
+    assert verify(one | {"expected": {"loss": loss}}, "grpo").causes == ()
+
+
+def test_gradients_are_0_at_a_place_only_if_all_of_them_there_are(records) -> None:
+    """Max in the place of min: outside of the range some are 0, and some that have to be are not.
+
+    The others have factors of their own, so that no cause is found.
+    """
+    one = records[0]
+    new, old = (np.concatenate(one[f"log_probs_{name}"]) for name in ("new", "old"))
+    ratio = np.exp(new - old)
+    own = np.concatenate(evaluate(one, "dapo", epsilon_high=0.2).gradient)
+    outside = (ratio < 0.8) | (ratio > 1.2)
+    odd = np.linspace(0.5, 1.7, len(own))
+    for silent, words in ((outside & (own == 0.0), ""), (np.zeros_like(outside), "yours are 0")):
+        wanted = np.where(outside, np.where(silent, 0.01, 0.0), odd * own)
+        cuts = np.cumsum([len(row) for row in one["log_probs_new"]])[:-1]
+        wanted = [row.tolist() for row in np.split(wanted, cuts)]
+        answer = verify(one | {"expected": {"gradient": wanted}}, "dapo", epsilon_high=0.2)
+        assert words in answer.records[0].first.pattern
+        assert bool(words) == ("yours are 0" in answer.records[0].first.pattern)

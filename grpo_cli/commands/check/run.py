@@ -44,6 +44,8 @@ responses were cut; lengths that end by themselves have no peak there."""
 
 _COMMON = 0.25
 """The share of records from which on a fault explains others of the input."""
+_PADDED = 0.1
+"""The share of records that count padding from which on it explains a drift in the others."""
 _CAUSES = ("padding-id", "shifted", "last-token", "filler")
 _OTHER_CAUSES = {("outliers", "warning"), ("constant-log-ratio", "warning")}
 _EFFECTS = ("unrelated", "mean-weight", "drift", "outliers", "rollout-mismatch")
@@ -199,6 +201,8 @@ class Check(Accumulator[Any]):
         if any(errors[cause, "error"] > _COMMON * self.sizes["records"] for cause in _CAUSES):
             for code in _EFFECTS:
                 self.findings.drop(code)
+        if errors["padding-id", "error"] > _PADDED * self.sizes["records"]:
+            self.findings.drop("drift")  # in records with too little padding to be sure of it
         self._add_located(found, 0)
         if mismatch is not None and mismatch.named == TOKEN:
             self.findings.drop("mean-weight")  # which one word makes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from grpo_cli.commands.match.space.changes import LENGTH, LENGTHS, Change
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Builder, Depth, Index, known
 from grpo_cli.commands.match.sums import Sums
+from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 _FAR = 12.0
@@ -117,6 +119,7 @@ def _ask(run: Run, questions: Sequence[Question], recorded: str, *, last: bool) 
         run.nearest = evaluate_candidates(questions[-1], run.near(Families(first, space)))
         if len(questions) == 1:
             add_requirements(run, questions[0])
+    run.matches = [_nearest_eps(one, questions[-1]) for one in run.matches]
     pairs = zip(entries(run.matches), run.matches, strict=True)
     run.matches = [one for _, one in sorted(pairs, key=lambda pair: (pair[0], pair[1].bits))]
     run.close()
@@ -175,6 +178,25 @@ def evaluate_candidates(question: Question, found: Sequence[Candidate]) -> list[
             one.difference = one.value - question.target.value
             kept.append(one)
     return kept
+
+
+def _nearest_eps(first: Candidate, question: Question) -> Candidate:
+    """A convention by that of its rows whose eps gives the digits of the number best.
+
+    Its own plan, unless another one halves what it is off by.
+    """
+    if abs(first.difference) <= question.target.half + ROUNDING * first.size:
+        return first
+    named = [(first.plan, first.factor, first.rows or [first.plan.variant])]
+    others = []
+    for row in first.rows:
+        plan = replace(first.plan, variant=row, row=VARIANTS[row])
+        others.append(replace(first, plan=plan, rows=[*dict.fromkeys([row, *first.rows])]))
+    for plan, factor, _ in first.also:
+        others.append(replace(first, plan=plan, factor=factor, rows=[], also=named + first.also))
+    found = evaluate_candidates(question, others)
+    best = min(found, key=lambda one: abs(one.difference), default=first)
+    return best if abs(best.difference) <= 0.5 * abs(first.difference) else first
 
 
 def _gives(one: Candidate, question: Question) -> bool:

@@ -96,6 +96,13 @@ _FIX_LOSS = (
     "look for a setting of the loss, or a column of the records, that changed at that step; "
     "grpo verify names it if it can"
 )
+_FIX_CONVENTION = (
+    "the ratios moved farther from 1 at that step, where conventions differ that agreed before: "
+    "the loss need not have changed. grpo verify names the convention if it can; another version "
+    "of the variant may have it"
+)
+_FARTHER = 2.0
+"""How many times as far from 1 as before ratios are that show another convention."""
 
 
 def _losses(steps: Steps) -> tuple[F64, F64] | None:
@@ -171,8 +178,18 @@ def _left_objective(steps: Steps, variant: str, flags: Flags) -> Iterator[Event]
                 direction=UP,
                 seen=steps.numbers[seen],
             )
-            yield Event(found.onset, found, [], cause=Cause(words, _FIX_LOSS))
+            fix = _FIX_CONVENTION if _ratios_moved(steps, first) else _FIX_LOSS
+            yield Event(found.onset, found, [], cause=Cause(words, fix))
             return
+
+
+def _ratios_moved(steps: Steps, at: int) -> bool:
+    """Whether the largest ratios are much farther from 1 since a step than before it."""
+    ratios = steps.series_of("ratio_p999")
+    if ratios is None:
+        return False
+    before, since = (level_of(np.abs(np.log(one))) for one in (ratios[:at], ratios[at:]))
+    return since > _FARTHER * before
 
 
 def _verify(step: Step, flags: Flags) -> str | None:

@@ -251,7 +251,7 @@ def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
         return None
     nearer = "nearer to" if at_once.direction == DOWN else "farther from"
     words = f"the reference was replaced by one {nearer} the policy"
-    return Cause(words, _REFERENCE, is_certain=False, first=at_once)
+    return Cause(words, _REFERENCE, is_certain=False, first=at_once, has_reason=True)
 
 
 def _stale_engine(found: Sequence[Finding], steps: Steps) -> Cause | None:

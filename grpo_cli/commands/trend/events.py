@@ -311,7 +311,9 @@ class Event(Answer):
             words = "the policy became surer of its tokens as its reward rose"
         if one.kind in (IMPOSSIBLE, STUCK) or not words:
             words = in_short(one)
-        return words + " for one step" * one.is_single
+        lasting = (each for each in self.others if each.kind == SHIFT and each.end is None)
+        lasts = any(each.onset == one.onset and _is_of_update(each) for each in lasting)
+        return words + " for one step" * (one.is_single and not lasts)
 
     @property
     def guess(self) -> str:
@@ -483,6 +485,11 @@ def _timed(together: Sequence[Finding]) -> list[Finding]:
     jump = min((one.onset for one in rewards if one.at_once), default=0)
     early = [one for one in rewards if 0 < jump - one.onset <= LEAST_FUTURE and not one.is_single]
     return [one for one in together if one not in early]
+
+
+def _is_of_update(finding: Finding) -> bool:
+    """Whether its metric says nothing of the policy that one update leaves behind."""
+    return finding.metric in _FOLLOWING or _family(finding) == "mismatch"
 
 
 def _rank(finding: Finding) -> int:

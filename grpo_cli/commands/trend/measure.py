@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64, Batch, Segments, borders
-from grpo_cli.commands.trend.metadata import TEXT, add_metadata, environments, repetition
+from grpo_cli.commands.trend.metadata import (
+    TEXT,
+    add_metadata,
+    environments,
+    repetition,
+    words_of,
+)
 from grpo_cli.commands.trend.origins import RecordStep
 from grpo_cli.commands.trend.sums import (
     EACH,
@@ -64,15 +70,31 @@ def _given_advantages(batch: Batch) -> F64 | None:
     return found
 
 
-def _hashes(batch: Batch) -> I64:
-    """[R] a number that responses with equal log-probs share; 0 of none.
+_LIKELY = -7.0
+"""The log-prob from which on responses of a group are equal by chance: one of 150 of eight."""
 
-    The engine's, where there are any: equal tokens of two forward passes differ by rounding.
+
+def _hashes(chunk: Chunk) -> I64:
+    """[R] a number that copies share: responses with equal log-probs; 0 of none.
+
+    The engine's, where there are any: equal tokens of two forward passes differ by rounding. Those
+    of a group with equal ids are copies too, unless they are so likely that chance repeats them.
     """
-    given = batch.log_probs_new if batch.log_probs_rollout is None else batch.log_probs_rollout
-    if given is None:
+    batch = chunk.batch
+    new, old, engine = batch.log_probs_new, batch.log_probs_old, batch.log_probs_rollout
+    if new is None and engine is None:
         return np.zeros(batch.responses.count, dtype=np.int64)
-    return batch.responses.sum(_hashed(given))
+    columns = [one for one in (engine, new, old) if one is not None]
+    found: I64 = batch.responses.sum(_hashed(columns[0]))
+    kept, ids = words_of(chunk, "token_ids")
+    parts = Segments(batch.responses.lengths[kept])
+    chances = np.maximum.reduce([batch.responses.sum(one) for one in columns])[kept]
+    keys = parts.sum(_hashed(ids + _PRIME * (parts.positions + 1)))
+    keys += _PRIME * batch.groups[kept]
+    rows, keys = np.flatnonzero(kept)[chances < _LIKELY], keys[chances < _LIKELY]
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    found[rows] = found[rows[first[place]]]
+    return found
 
 
 def _first_tokens(chunk: Chunk) -> dict[str, NDArray[Any]]:
@@ -148,7 +170,7 @@ class ChunkSums:
             "advantage": unknown if (given := _given_advantages(batch)) is None else given,
             "log_ratio": moves,
             "length": batch.responses.lengths,
-            "hash": _hashes(batch),
+            "hash": _hashes(chunk),
             "group": batch.groups - responses.spread(groups.starts),
         } | _first_tokens(chunk)
         self.sums = StepSums(
@@ -397,7 +419,7 @@ class ChunkSums:
         self._columns["worst", name] = Ragged(noted.astype(np.int64), found)
 
 
-def _hashed(values: F64) -> I64:
+def _hashed(values: NDArray[Any]) -> I64:
     """[N] a hash of each number, whose sum says which numbers a step or a response has."""
     found: I64 = values.view(np.int64) * _PRIME
     found ^= found >> 29

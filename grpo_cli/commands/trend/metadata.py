@@ -183,24 +183,35 @@ def _numbered(rows: list[Sequence[Any]]) -> NDArray[Any]:
     return words
 
 
-def repetition(chunk: Chunk) -> F64:
-    """[R] the share of each response's 4-grams that it had before; NaN where it has none.
+def words_of(chunk: Chunk, *fields: str) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """[R] which responses have words, and the numbers of these words, which equal ones share.
 
     Tokens that are masked out, such as padding, are none of the response's.
+
+    Args:
+        chunk: records with what a report shows of them.
+        fields: of a record that may have the words, the first that it has.
     """
     batch, known, rows = chunk.batch, list[bool](), list[Sequence[Any]]()
     for record, count in zip(chunk.records, batch.records.lengths.tolist(), strict=True):
-        given = (record.token_ids if record.tokens is None else record.tokens) or ()
+        given = next(filter(None, (getattr(record, one) for one in fields)), ())
         known += [len(given) == count] * count
         rows += given if len(given) == count else ()
     kept = np.array(known, dtype=np.bool_)
     lengths = batch.responses.lengths[kept]
-    words = _numbered(rows).astype(np.int64, copy=False).view(np.uint64)
+    words = _numbered(rows).astype(np.int64, copy=False)
     widths = np.array([*map(len, rows)], dtype=np.int64)
     if batch.positions is not None or (widths != lengths).any():
         inside = batch.responses.positions if batch.positions is None else batch.positions
         starts = np.repeat(np.cumsum(widths) - widths, lengths)
         words = words[starts + inside[batch.responses.spread(kept)]]
+    return kept, words
+
+
+def repetition(chunk: Chunk) -> F64:
+    """[R] the share of each response's 4-grams that it had before; NaN where it has none."""
+    kept, numbers = words_of(chunk, "tokens", "token_ids")
+    lengths, words = chunk.batch.responses.lengths[kept], numbers.view(np.uint64)
     grams = np.zeros(max(len(words) - _GRAM + 1, 0), dtype=np.uint64)
     for at in range(_GRAM):  # in place, as below: a column of a large file is some MB
         grams += words[at : at + len(grams)]

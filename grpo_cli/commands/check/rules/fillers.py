@@ -107,7 +107,8 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
     noisy columns that takes an error of 15 nats in a logit. Displaced and unrelated columns have
     such tokens too, so the columns must agree elsewhere: the median difference at 0.0 is three
     times the 95 % quantile at the other tokens. No model gives −100 at a few tokens, equal to the
-    last bit, or below −1000 at any.
+    last bit, or below −1000 at any. Training may lead from or to certain tokens, so that 0.0 of a
+    reference is a filler only where a whole response has it.
     """
     columns = (pair.first, pair.second)
     for at in (1, 0):
@@ -116,10 +117,14 @@ def find_fillers(pair: Pair) -> Iterator[Finding]:
         fillers = low[(counts >= _FILLER_TOKENS) | (low < _IMPOSSIBLE)].tolist()[:8]
         for value in (0.0, *fillers):
             hit = (values == value) & (other < _DOUBT if value == 0.0 else other > value / 2.0)
+            if pair.to_reference and value == 0.0:
+                rows = pair.view.responses
+                hit &= rows.spread((pair.view.count_tokens(values != 0.0) == 0) & (at == 1))
             every, least = pair.count(hit), 1 if value < _IMPOSSIBLE else _FILLER_TOKENS
             for sample in np.flatnonzero(every >= least).tolist():
                 part = pair.tokens(sample)
-                filled = value < 0.0 or np.mean(values[part] == value) >= _CERTAIN_SHARE
+                filled = value < 0.0 or pair.to_reference
+                filled = filled or np.mean(values[part] == value) >= _CERTAIN_SHARE
                 if not filled and not _agree_elsewhere(
                     pair.size[part], hit[part], values[part], other[part]
                 ):

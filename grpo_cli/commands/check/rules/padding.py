@@ -13,6 +13,7 @@ from grpo_cli.batch import F64, I64, Segments
 from grpo_cli.commands.check.record_view import View
 from grpo_cli.commands.check.rule import Finding, rule
 from grpo_cli.engine.padding import look_padded, runs
+from grpo_cli.terminal.numbers import counted
 
 
 def edges(responses: Segments, *, end: bool) -> I64:
@@ -295,11 +296,14 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
     alone[(elsewhere | ~several)[view.records.index]] = 0
     behind = np.maximum.reduce([ended, alone, unknown])
     yield from _find_other_text(view, ids, ends, behind)
+    masked = np.where(rows.lengths > 0, view.positions[np.minimum(rows.starts, len(ids) - 1)], 0)
     for record in np.flatnonzero(view.records.sum(behind)).tolist():
         part, of = view.rows_of(record), view.counts[record]
         row = part.start + int(np.argmax(behind[part] > 0))
         whole = ended[part].any() or (unknown[row] == runs[row] and rows.lengths[row] > runs[row])
         kind = "only" if alone[row] else "repeated"
+        late = int(behind[row]) if (behind == masked)[part][behind[part] > 0].all() else 0
+        moved = f", and the first {late} masked: the mask is {counted(late, 'token')} late"
         yield Finding(
             {
                 "responses": np.count_nonzero(behind[part]),
@@ -309,7 +313,7 @@ def find_padding_ids(view: View) -> Iterator[Finding]:
             },
             **view.at(row),
             kind="after-end" if whole else kind,
-            words={"word": view.word(int(last[row]))},
+            words={"word": view.word(int(last[row])), "late": moved if late else ""},
         )
 
 

@@ -192,8 +192,10 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
 
     "Hardly": 98 % are below a twelfth of that, and no more tokens are between half a nat and that
     than above it. Mixtures of experts, which route some tokens differently, have errors of all
-    sizes.
+    sizes. The old log-probs alone are off where the new ones are at most a twelfth as far from the
+    engine's.
     """
+    new = pair.view.log_probs.get("log_probs_new", pair.first)
     far = pair.size > _OUTLIER_NATS
     every = pair.count(far)
     some = (every > 0) & (every <= _OUTLIER_SHARE * pair.samples.lengths)
@@ -211,11 +213,15 @@ def find_outliers(pair: Pair) -> Iterator[Finding]:
             where = " at the last token of responses" if ends.all() else ""
             differ = "differs" if tokens == 1 else "differ"
             which = "" if tokens == 1 else "the worst "
+            alone = np.abs(new - pair.second)[part][out] < size[out] / _OUTLIER_TIMES
+            single = tokens == 1 and not alone.all() and size.max() <= _OUTLIER_ALONE
             yield Finding(
                 {"tokens": tokens, "of": len(size), "worst": pair.log_ratio[at], "p98": near},
                 **pair.view.place(at),
-                severity="warning" if tokens > 1 or size.max() > _OUTLIER_ALONE else "info",
-                words={"differ": differ, "where": where, "which": which, "size": size.max()},
+                kind="old" if alone.all() else "",
+                severity="info" if single else "warning",
+                words={"differ": differ, "where": where, "which": which, "size": size.max()}
+                | {"other": pair.view.key("log_probs_new")},
             )
 
 

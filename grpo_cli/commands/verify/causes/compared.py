@@ -401,15 +401,29 @@ def loss_rooms(breakdown: Breakdown) -> F64:
 
     It is three standard deviations of Σ slope·error, with errors spread evenly over half a unit of
     the last decimal; the slopes by π_old and by the reference are no larger than by π_θ. A column
-    that is coarser than another was so in training: what writes a record rounds them all.
+    that is coarser than another was so in training: what writes a record rounds them all, and the
+    advantages too.
     """
-    records, each = breakdown.batch.record_tokens, _log_probs(breakdown)
+    batch = breakdown.batch
+    records, each = batch.record_tokens, _log_probs(breakdown)
     if not each:
         return np.zeros(records.count)
     steps = np.min([_half_steps(log_prob_formats(x, records), x, records) for x in each], axis=0)
     squares = len(each) * records.sum((breakdown.gradient * steps) ** 2) / 3.0
+    if batch.advantages is not None:
+        squares += batch.records.sum(_by_advantages(breakdown, steps) ** 2) / 3.0
     rounded = _SIGMAS * np.sqrt(squares) + _OF_FLOAT32 * breakdown.record_scale
     return np.where(records.sum(steps) > 0.0, rounded, 0.0)
+
+
+def _by_advantages(breakdown: Breakdown, steps: F64) -> F64:
+    """[R] by how much half a unit of each advantage moves J; 0 where these have more digits."""
+    batch, given = breakdown.batch, breakdown.advantage
+    found = np.zeros(len(given))
+    np.divide(steps * breakdown.token_weight * breakdown.surrogate, given, found, where=given != 0)
+    unit = 2.0 * np.where(steps > 0.0, steps, 1.0)
+    found[np.abs(given - unit * np.rint(given / unit)) > 1e-3 * unit] = 0.0
+    return batch.responses.sum(found)
 
 
 def _log_probs(breakdown: Breakdown) -> list[F64]:

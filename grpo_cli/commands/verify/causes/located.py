@@ -428,8 +428,8 @@ def _by_token(case: Case) -> Found:
         words += f", in response{'' if len(some) == 1 else 's'} {listed}"
     words += ", by a factor that differs from token to token" if wrong.sum() > 1 else ""
     alone = (np.abs(policy) <= 0.1 * case.quiet) & case.loud(rest)
-    seen = case.loud(ours, 3.0)
-    if named := _named(case, seen & ~case.loud(wanted), seen):
+    yours = case.loud(wanted)
+    if named := _named(case, case.loud(ours, 3.0) & ~yours, case.loud(ours, 3.0) | yours):
         words += f", and yours are 0 {named.replace('exactly', 'exactly at')}"
         stages = ("mask", "tokens", *stages, "kl")
     elif rest.any() and not (alone.any() and case.near(wanted, rest)[alone].all()):

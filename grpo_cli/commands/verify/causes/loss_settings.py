@@ -71,16 +71,21 @@ def of_loss(case: Case) -> Iterator[Cause]:
         yield from shared([case])
 
 
-def shared(cases: Sequence[Case]) -> Iterator[Cause]:
+def shared(cases: Sequence[Case], *, on_setting: bool = False) -> Iterator[Cause]:
     """Yields the ε, the β or both that give the losses of all records, unless chance might.
 
     Values of one setting are tried before those of two, and the usual ones before others.
+    ``on_setting``: another setting is changed too, on which one loss leaves no room for values
+    that are not usual.
     """
     if any(case.loss is None or case.gradient is not None for case in cases):
         return
     rooms = [_room(case) for case in cases]
     windows, betas = [*_windows(cases)], [*_betas(cases)]
-    alone, unusual = len(cases) == 1, windows[:2]
+    alone = len(cases) == 1
+    if alone and on_setting:
+        windows, betas = windows[:1], betas[:1]
+    unusual = windows[:2]
     if alone:  # one loss leaves room for chance in more
         unusual = [one.with_equal_sides() for one in unusual]
     together = partial(_together, cases)

@@ -177,7 +177,8 @@ def paired(cases: Sequence[Case], *, again: bool = False) -> Sequence[Cause]:
             on_setting = [replace(case, breakdown=setting.evaluate(case)) for case in cases]
             if np.isfinite(last.misfit(on_setting[-1].breakdown)):
                 continue
-            shared = [loss_settings.both(setting, one) for one in loss_settings.shared(on_setting)]
+            values = loss_settings.shared(on_setting, on_setting=True)
+            shared = [loss_settings.both(setting, one) for one in values]
             if named := [one for one in shared if _explains_all(one, cases)]:
                 return named[:1]
             if several and again:
