@@ -237,17 +237,3 @@ def test_gradients_that_nothing_explains_are_searched_for_two_mistakes_once(monk
     answer = verify(rows, "grpo")
     assert not answer.causes
     assert tried.count("") == 1
-
-
-def test_another_kl_and_a_mistake_in_the_policy_term_are_found_in_a_gradient() -> None:
-    """The greater of both products, and k2: −d for the slope of the KL."""
-    draw, names = np.random.default_rng(6), ("log_probs_new", "log_probs_old", "log_probs_ref")
-    new, old, ref = (draw.uniform(-2, -1, (4, 6)) for _ in names)
-    a, ratio = np.array([1.0, -1.0, 0.5, -0.5])[:, None], np.exp(new - old)
-    product, bound = ratio * a, np.clip(ratio, 0.8, 1.2) * a
-    slope = np.where(product >= bound, product, 0.0) - 0.04 * (new - ref)
-    row = {name: x.tolist() for name, x in zip(names, (new, old, ref), strict=True)}
-    row |= {"advantages": a[:, 0].tolist(), "expected": {"gradient": (slope / 24).tolist()}}
-    (found,) = verify([row], "grpo").causes
-    assert "KL estimator k2" in found
-    assert "max instead of min" in found

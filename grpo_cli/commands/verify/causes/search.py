@@ -185,8 +185,8 @@ def paired(cases: Sequence[Case], *, again: bool = False) -> Sequence[Cause]:
                 continue
             of_kl = not alone and setting.mistake in _OF_KL
             settings += [setting]
-            left = () if alone else _ESTIMATORS if of_kl else _OF_KL
-            other = partial(_is_other, words=tried, mistakes=left, simple=several)
+            known = () if alone else _ESTIMATORS if of_kl else _OF_KL
+            other = partial(_is_other, words=tried, mistakes=known, simple=several)
             tiers = (_SOLVED,) if of_kl else TIERS[:2]
             found = _searched(on_setting[-1], other, tiers, BY_CHANCE / PAIRED)
             fitting = [*found.causes, *(found.possible if several else ())]
@@ -194,11 +194,7 @@ def paired(cases: Sequence[Case], *, again: bool = False) -> Sequence[Cause]:
             if both := [one for one in both if not several or _explains_all(one, cases)]:
                 return both
     sums = () if alone else _of_two_terms(last, settings)
-    known = {one.words: one for one in sums if _explains_all(one, [last])}
-    for first in settings:
-        if both := [one for one in known.values() if first.words in one.adds_to]:
-            return both[:MOST]
-    return ()
+    return [one for one in sums if _explains_all(one, [last])][:MOST]
 
 
 _ESTIMATORS = ("kl-estimator", "kl-gradient")
