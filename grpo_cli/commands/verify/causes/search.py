@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grpo_cli.batch import F64
 from grpo_cli.commands.verify.causes import (
     advantages,
     choices,
@@ -91,9 +90,6 @@ BY_CHANCE = 0.05
 PAIRED = 4
 """Settings that a mistake is tried on, of which each may agree by chance."""
 
-_NEAREST = 12
-"""Settings that a mistake is tried on where a gradient says which are near."""
-
 FITS = 1e-4
 """What an answer to another record may leave here."""
 
@@ -167,7 +163,6 @@ def paired(cases: Sequence[Case], *, again: bool = False) -> Sequence[Cause]:
     more = several and not again if alone else len(cases) < _SOLVED_FROM
     tried: set[str] = set()
     seen: set[Hashable] = set()
-    settings: list[Cause] = []
     for setting in loss_settings.settings(last, more=more):
         with suppress(*IMPOSSIBLE):
             if (made := _numbers(setting.evaluate(last), alone=alone)) in seen:
@@ -183,60 +178,13 @@ def paired(cases: Sequence[Case], *, again: bool = False) -> Sequence[Cause]:
                 return named[:1]
             if several and again:
                 continue
-            of_kl = not alone and setting.mistake in _OF_KL
-            settings += [setting]
-            known = () if alone else _ESTIMATORS if of_kl else _OF_KL
-            other = partial(_is_other, words=tried, mistakes=known, simple=several)
-            tiers = (_SOLVED,) if of_kl else TIERS[:2]
-            found = _searched(on_setting[-1], other, tiers, BY_CHANCE / PAIRED)
+            other = partial(_is_other, words=tried, simple=several)
+            found = _searched(on_setting[-1], other, TIERS[:2], BY_CHANCE / PAIRED)
             fitting = [*found.causes, *(found.possible if several else ())]
             both = [loss_settings.both(setting, cause) for cause in fitting if not cause.unnamed]
             if both := [one for one in both if not several or _explains_all(one, cases)]:
                 return both
-    sums = () if alone else _of_two_terms(last, settings)
-    return [one for one in sums if _explains_all(one, [last])][:MOST]
-
-
-_ESTIMATORS = ("kl-estimator", "kl-gradient")
-_OF_KL = (
-    *(*_ESTIMATORS, "kl-dropped", "kl-sign", "kl-detached", "kl-square"),
-    *("kl-reversed", "kl-of-old", "kl-from-old"),
-)
-"""Mistakes that change the KL's part of a gradient and nothing else."""
-_POLICY = (
-    *(masks.masks, masks.edges, advantages.trajectories, advantages.credit, advantages.changed),
-    *(choices.ratios, choices.corrections, choices.neutral),
-    *(clips.clips, clips.reinforce, clips.weights),
-)
-"""Sources of causes without a number to solve for, none of which is about the KL."""
-_SOLVED = [row for tier in TIERS[:2] for row in tier if row[0] not in _POLICY]
-
-
-def _of_two_terms(case: Case, settings: Sequence[Cause]) -> Iterator[Cause]:
-    """Yields another KL and a mistake in the policy term whose gradients add up to the expected.
-
-    Each is evaluated once, and not on each of the others.
-    """
-    parts = [(one, _of_kl(one.evaluate(case))) for one in settings if one.mistake in _OF_KL]
-    own, wanted = _of_kl(case.breakdown), case.gradient
-    assert wanted is not None
-    sources = _POLICY if parts else ()
-    found = chain.from_iterable(_possible(case, source) for source in sources)
-    for cause in chain((one for one in settings if one.stage != "kl"), found):
-        with suppress(*IMPOSSIBLE):
-            made = cause.evaluate(case)
-            of_kl = _of_kl(made)
-            policy, times = made.gradient - of_kl, np.where(own != 0.0, of_kl / own, 1.0)
-            for other, part in parts:
-                if case.near(policy + times * part, wanted).all():
-                    yield loss_settings.both(other, cause)
-
-
-def _of_kl(made: Breakdown) -> F64:
-    """[N] the KL's part of a gradient."""
-    silent = made.policy._replace(slope=None)
-    terms = (silent if one is made.policy else one for one in made.terms)
-    return replace(made, terms=tuple(terms)).gradient
+    return ()
 
 
 def _numbers(made: Breakdown, *, alone: bool) -> Hashable:
@@ -245,12 +193,9 @@ def _numbers(made: Breakdown, *, alone: bool) -> Hashable:
     return loss if alone else (loss, made.gradient.astype(np.float32).tobytes())
 
 
-def _is_other(
-    cause: Cause, words: Collection[str], mistakes: Collection[str], *, simple: bool
-) -> bool:
+def _is_other(cause: Cause, words: Collection[str], *, simple: bool) -> bool:
     """Whether a mistake is none of some, and not two itself where only one is wanted."""
-    is_known = cause.words in words or cause.mistake in mistakes
-    return not is_known and not (simple and cause.adds_to)
+    return cause.words not in words and not (simple and cause.adds_to)
 
 
 def _explains_all(cause: Cause, cases: Sequence[Case]) -> bool:
@@ -405,8 +350,7 @@ class Memory:
                     return [cause]
         if not self._pairs_left:
             return ()
-        # of records with gradients the first says as much as any other
-        self._pairs_left -= 1 if case.gradient is None else self._pairs_left
+        self._pairs_left -= 1
         return paired(cases if len(cases) > 1 else [case], again=self._pairs_left < 2)
 
     def search_alone(self) -> bool:
