@@ -661,7 +661,7 @@ def test_each_match_has_the_tolerance_of_its_own_sum(path) -> None:
     assert found.tolerance == each_own[0] < max(each_own)
     assert all(abs(one.difference) <= one.tolerance for one in found.matches)
     shown = " ".join(run("match", path, f"--loss={text}", "--full").stdout.split())
-    off = re.findall(r" off by (\S+)( \(rounding of float32: ±)?", shown)
+    off = re.findall(r" off by (\S+)( \(float32: ±)?", shown)
     assert {bool(noted) for _, noted in off} == {True, False}
     assert all((abs(float(value)) > 5e-9) is bool(noted) for value, noted in off)
 

@@ -509,7 +509,7 @@ def test_a_hard_prompt_whose_rewards_become_others_is_named(now: float, tmp_path
 
 
 @each(("drawn", "words"), [
-    (False, "step 24: the reference was replaced: it gives the first tokens of known prompts "),
+    (False, "step 24: log_probs_ref of the first tokens of known prompts changed; likely: the "),
     (True, "no fault found in "),
 ])  # fmt: skip
 def test_a_reference_that_moves_first_tokens_was_replaced(

@@ -223,17 +223,3 @@ def test_a_mistake_that_records_share_comes_first_in_each() -> None:
     assert [one.mistakes[0] for one in firsts] == ["clip-greater"] * 3
     assert [row["mistake"] for row in found.table()] == ["clip-greater"] * 3
     assert "clip-unused" in firsts[0].mistakes
-
-
-def test_gradients_that_nothing_explains_are_searched_for_two_mistakes_once(monkeypatch) -> None:
-    draw, tried = np.random.default_rng(5), list[str]()
-    searched = search.paired
-    monkeypatch.setattr(search, "paired", lambda *a, **k: tried.append("") or searched(*a, **k))
-    names, rows = ("log_probs_new", "log_probs_old", "log_probs_ref"), []
-    for _ in range(3):
-        columns = {name: draw.uniform(-2, -1, (4, 6)).tolist() for name in names}
-        gradient = draw.normal(size=(4, 6)).tolist()
-        rows.append(columns | {"rewards": [1, 0, 0, 1], "expected": {"gradient": gradient}})
-    answer = verify(rows, "grpo")
-    assert not answer.causes
-    assert tried.count("") == 1

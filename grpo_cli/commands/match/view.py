@@ -155,7 +155,7 @@ def _print(console: Console, screen: Screen, same: Sequence[Convention], half: f
     console.print()
     head = Text.assemble((f"{found.value!r}", "bold"), f"  off by {found.difference:.3g}")
     if not found.needs and half < abs(found.difference) <= found.tolerance:
-        head.append(f" (rounding of float32: ±{found.tolerance:.2g})")
+        head.append(f" (float32: ±{found.tolerance:.2g})")
     scale = found.sign_flipped, found.factor
     alike = [one for one in same if (one.sign_flipped, one.factor) == scale and one.variants]
     rows = [_row(one) for one in alike]

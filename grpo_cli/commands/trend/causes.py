@@ -54,6 +54,7 @@ _SURE = 3.0
 _FOLLOWS, _STILL = 0.5, 0.8
 """The least correlation of advantages that follow the rewards, and the least share of it that it
 has with the other sign where they are reversed."""
+_REPLACED = "the reference was replaced"
 _REFERENCE = (
     "if the reference was not replaced on purpose, compare its weights, and the template of the "
     "prompts, before and after that step"
@@ -242,7 +243,7 @@ def _copied_reference(found: Sequence[Finding], steps: Steps) -> Cause | None:
 def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
     """It moved first tokens; or the KL changed at once, and nothing else of the policy did."""
     for one in _named(found, "ref_moved"):
-        return Cause(one.row.rose if one.row else "", _REFERENCE, first=one)
+        return Cause(_REPLACED, _REFERENCE, is_certain=False, first=one, has_reason=True)
     at_once = next((one for one in _named(found, KL) if one.at_once), None)
     if at_once is None:
         return None
@@ -250,7 +251,7 @@ def _other_reference(found: Sequence[Finding], _: Steps) -> Cause | None:
     if any(one.row is None or one.row.name not in _OF_KL for one in near):
         return None
     nearer = "nearer to" if at_once.direction == DOWN else "farther from"
-    words = f"the reference was replaced by one {nearer} the policy"
+    words = f"{_REPLACED} by one {nearer} the policy"
     return Cause(words, _REFERENCE, is_certain=False, first=at_once, has_reason=True)
 
 

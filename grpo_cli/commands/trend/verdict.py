@@ -146,9 +146,9 @@ class Coverage:
         first, all_from = (self._run.numbers[at] for at in (EARLIEST, LEAST_PAST))
         return [
             f"no fault found in {series}",
-            f"jumps are judged from step {first:,} on, other changes from step {all_from:,} on",
             *(one.summary for one in moved),
             *limits,
+            f"jumps are judged from step {first:,} on, other changes from step {all_from:,} on",
             *([f"means, first {size} → last {size} steps: {ends}"] if ends else []),
         ]
 

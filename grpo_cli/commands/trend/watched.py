@@ -299,8 +299,7 @@ TABLE = (
           logged=("pg_loss", "policy_loss", "loss/mean", "train_loss")),
     Watch(
         "ref_moved", jumps=UP, least=0.02, span=_POSITIVE,
-        rose="the reference was replaced: it gives the first tokens of known prompts other "
-             "log-probs",
+        rose="log_probs_ref of the first tokens of known prompts changed",
     ),
     Watch(
         "kl_k3", UP, UP, "growth", bounds=(0.6, 0.55), rise=1.5, jumps=BOTH,
