@@ -50,7 +50,9 @@ class Plan:
     own: bool = False
     asked: bool = field(default=False, compare=False)
     name: str = field(default="", compare=False)
-    _cache: dict[object, Objective] = field(default_factory=dict, repr=False, compare=False)
+    _cache: dict[object, Objective] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels between processes as the names it was made of, since rows hold functions."""

@@ -156,6 +156,8 @@ def test_of_rows_that_differ_by_an_eps_the_one_with_the_digits_is_named(tmp_path
     first = match(write(tmp_path / "a.jsonl", [row]), loss=f"{loss:.17g}").matches[0]
     assert abs(first.difference) < 1e-15
     assert first.variants[0] == "ms-swift/grpo"
+    assert "grpo" in first.except_eps
+    assert "trl/grpo@1.9.2 --beta 0.04" not in first.except_eps
 
 
 @pytest.mark.more

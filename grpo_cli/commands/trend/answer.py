@@ -203,7 +203,7 @@ def _std_eps(run: Run, step: Step, loss: float) -> float | None:
     own, off = run.plan.values.get("std_eps"), abs(loss - (step.metrics["loss"] or 0.0))
     for eps in STD_EPS if own is not None and run.reader.on is None else ():
         flags = {**run.plan.flags, "std_eps": eps}
-        plan = replace(run.plan, flags=flags, _cache={})
+        plan = replace(run.plan, flags=flags)
         reader = of_steps(run.reader, [step], run.step_source)
         with suppress(InputError):
             found = Run(reader, plan, run.step_source, one_run=True).read()
