@@ -383,7 +383,7 @@ def at_one_token(found: Sequence[Finding], now: Reader, before: Reader) -> Cause
     return Cause(f"{share:.0%} of {_KINDS[kind]} is at {name_token(*named)}", _TOKEN_FIX)
 
 
-_FEW = 8
+_MOST_VALUES = 8
 """Values of rewards, beyond which they are continuous."""
 _REWARDED = (
     "look for a change of the reward function, its scale or its weights: no reward but 0 is one of "
@@ -395,7 +395,7 @@ def other_rewards(now: Reader, before: Reader) -> Cause | None:
     """The rewards of a step have a few values, none of which but 0 an earlier step had."""
     every = [*map(_values, (now, before))]
     new, old = (sorted(one - {0.0}) for one in every)
-    if min(map(len, every)) < 2 or max(map(len, every)) > _FEW or {*new} & {*old}:
+    if min(map(len, every)) < 2 or max(map(len, every)) > _MOST_VALUES or {*new} & {*old}:
         return None
     factors = {f"{x / y:.4g}" for x, y in zip(new, old, strict=False)}
     if len(factors) == 1 and len(new) == len(old):

@@ -22,8 +22,10 @@ from grpo_cli.records.unread import SAMPLED_IDS, is_list
 _LEAST_DISPLACED, _MOST_DISPLACED = 3, 0.6
 _LEAST_INVERTED = 12
 """Tokens that count and are all exactly 0.0. Words that the policy is sure of are never so many."""
-_LEAST_ROWS, _FEW = 3, 4.0
+_LEAST_ROWS = 3
 """Responses that must agree, where one may be an accident."""
+_MASKED_TIMES = 4.0
+"""How many times as many tokens a mask leaves out as it keeps, at least, where it keeps too few."""
 _COLUMNS, _PADDING_CHANCE = 2, math.log(1e-6)
 _MASKED_TOKENS, _MASKED_SHARE = 8, 0.2
 _POLICY = ("assistant", "model", "policy", "agent")
@@ -87,7 +89,7 @@ def _find_short_masks(view: View) -> Iterator[Finding]:
         [view.by_group(one, reduce) for reduce in (np.minimum, np.maximum)] for one in (kept, lost)
     )
     odd = (view.sizes >= _LEAST_ROWS) & (low == high) & (low > 0.0) & (most > least + 1.0)
-    odd &= view.by_group(lost, np.add) >= _FEW * view.sizes * low
+    odd &= view.by_group(lost, np.add) >= _MASKED_TIMES * view.sizes * low
     rows = odd[view.groups]
     count = view.count_rows(rows)
     for record in np.flatnonzero(2 * count > view.counts).tolist():
