@@ -614,7 +614,7 @@ def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
     count, unknown = len(long - UNWATCHED - assumed), len(long & UNWATCHED - LIMITED - assumed)
     why = f"{unknown} more are shown but not judged"
     why += ", 6 more are not judged without log_probs_old" if assumed else ""
-    assert said.startswith(f"no fault found in {count} series over 20 steps ({why}) no published")
+    assert said.startswith(f"no fault found in {count} series over 20 steps ({why}) no limit of ")
     for column, names in NEEDED.items():
         needs = "needs" if len(names) == 1 else "need"
         assert (f"{', '.join(names)} ({needs} {column})" in said) == (column in lacking)

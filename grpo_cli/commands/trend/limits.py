@@ -92,9 +92,11 @@ def spikes(watch: Watch, raw: F64, scaled: F64) -> list[int]:
     else:
         rules = _SHARES if falls else _SPIKES
         far = np.any([(away > m * spread) & (away > math.log(f)) for m, f in rules], axis=0)
-        before = np.minimum.accumulate(values) if falls else np.maximum.accumulate(values)
-        risen = values[places] - before[places - 1]  # the steps after a shift are no measure
-        risen = -risen if falls else risen
+        signed = -values if falls else values
+        sides = np.pad(signed, 1, mode="edge")
+        lasting = np.minimum(signed, np.maximum(sides[:-2], sides[2:]))  # not a spike of one step
+        before = np.maximum.accumulate(lasting)  # the steps after a shift are no measure
+        risen = signed[places] - before[places - 1]
         far &= np.where(early, np.minimum(away, risen), away) > math.log(watch.spikes)
     return [at for at in places[far].tolist() if not watch.is_small(abs(raw[at]), up=True)]
 
