@@ -91,12 +91,12 @@ class Chromium:
         theme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=theme)
 
-    def open(self, path: Path) -> None:
-        """Opens a page and waits until it is drawn."""
+    def open(self, path: Path, fragment: str = "") -> None:
+        """Opens a page, there where the fragment says, and waits until it is drawn."""
         self._events.clear()
         self.problems.clear()
         self.requests.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=path.as_uri() + fragment)
         while "Page.loadEventFired" not in self._events:
             self._next()
         self.run(

@@ -384,6 +384,7 @@ def test_the_recorded_loss_is_drawn_with_the_one_that_is_computed(browser, grpo,
     ]
     out = tmp_path / "run.html"
     assert grpo("report", str(write(tmp_path / "a.jsonl", rows)), "-o", str(out)).exit_code == 0
+    browser.size(1400)
     browser.open(out)
     charts = "[...document.querySelectorAll('.chart')]"
     chart = f"{charts}.find((one) => /recorded_loss/.test(one.textContent))"
@@ -391,6 +392,12 @@ def test_the_recorded_loss_is_drawn_with_the_one_that_is_computed(browser, grpo,
     assert "(dashed: recomputed)" in browser.run(f"{chart}.textContent")
     open_charts = "[...document.querySelectorAll('.charts')[0].querySelectorAll('figcaption span')]"
     assert "loss" not in browser.run(f"{open_charts}.map((one) => one.textContent)")
+    table = "[...document.querySelectorAll('td')].map((one) => one.textContent)"
+    follow(browser, "#step-0")
+    after_the_charts = browser.run(table)
+    assert "loss" in after_the_charts
+    browser.open(out.rename(tmp_path / "same.html"), "#step-0")
+    assert browser.run(table) == after_the_charts
 
 
 def test_an_address_has_its_own_title_and_decimal_points_are_below_each_other(browse_run):

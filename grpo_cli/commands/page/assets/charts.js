@@ -110,7 +110,7 @@ class Chart {
     const name = `${metric.name}${this.log ? " (log)" : ""}`;
     const label = `${name}, steps ${steps[charts.range[0]]} to ${steps[charts.range[1]]}; arrow keys move by a step, Enter opens it, + and − zoom, Escape resets`;
     this.svg = draw("svg", { viewBox: `0 0 ${width} ${TALL + FOOT}`, role: "img", tabindex: 0, "aria-label": label }, ...this.axes(), this.area, ...this.lines(), ...this.marks(), this.cursor);
-    this.element = make("figure.chart", {}, make("figcaption", {}, make("span", { title: name }, name), this.value), make("p.about", { title: metric.about }, metric.about ?? ""), this.svg);
+    this.element = make("figure.chart", {}, make("figcaption", {}, make("span", { title: name }, name), this.value), make("p.about", { title: metric.about }, `${metric.about ?? ""}${metric.dashed ? ` (dashed: ${metric.dashed})` : ""}`), this.svg);
     this.point(null);
     this.select(null);
     this.listen();

@@ -33,13 +33,13 @@ class RunView {
     );
   }
 
-  // The loss that was recorded has the one that was computed in its chart.
+  // The loss that was recorded has the one that was computed in its chart; tables of steps have both.
   joinLosses() {
     const [recorded, computed] = ["recorded_loss", "loss"].map((name) => this.run.metrics.find((one) => one.name === name));
     if (!recorded || !computed || recorded.others) return;
     recorded.others = [computed.values];
-    recorded.about += " (dashed: recomputed)";
-    Object.assign(computed, { main: false, usual: false });
+    recorded.dashed = "recomputed";
+    computed.joined = true;
   }
 
   // What is drawn in charts.
@@ -207,12 +207,12 @@ class RunView {
     const found = metrics.filter((metric) => place(metric) >= 0).sort((a, b) => place(a) - place(b));
     const others = metrics.filter((metric) => place(metric) < 0);
     const varied = others.filter((metric) => !isConstant(metric));
-    const rank = ({ name, main, usual }) => (advised(name) || (against && name in against.metrics) ? 3 : main ? 2 : usual ? 1 : 0);
+    const rank = ({ name, main, usual, joined }) => (joined ? 0 : advised(name) || (against && name in against.metrics) ? 3 : main ? 2 : usual ? 1 : 0);
     varied.sort((a, b) => rank(b) - rank(a) || (rank(a) < 2 && a.spare - b.spare));
     const open = [...found, ...varied.filter((metric) => rank(metric) > 1)];
     const rest = varied.filter((metric) => rank(metric) < 2);
     const columns = columnsOf(this.shown.clientWidth || 700);
-    const spare = open.length ? rest.filter(({ name }) => name !== "objective").slice(0, (columns - (open.length % columns)) % columns) : []; // J is −loss
+    const spare = open.length ? rest.filter(({ name, joined }) => name !== "objective" && !joined).slice(0, (columns - (open.length % columns)) % columns) : []; // J is −loss
     const folded = open.length ? rest.filter((metric) => !spare.includes(metric)) : [];
     return [open.length ? [...open, ...spare] : rest, folded, others.filter(isConstant)];
   }
