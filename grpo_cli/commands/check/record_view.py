@@ -151,6 +151,14 @@ class View(Tokens):
         order = np.argsort(self.groups, kind="stable")
         return order, np.cumsum(self.sizes) - self.sizes
 
+    @property
+    def places_in_groups(self) -> I64:
+        """[R] the place of each response in its group, from 0 on."""
+        order, starts = self._grouped
+        found = np.empty_like(order)
+        found[order] = np.arange(len(order)) - starts[self.groups[order]]
+        return found
+
     @cached_property
     def trajectories(self) -> list[Trajectory]:
         """Those of the records that write each turn as a response; none where none does."""

@@ -21,7 +21,7 @@ from grpo_cli.engine.evaluator import Evaluator
 from grpo_cli.engine.references import lacks_kl, without_kl
 from grpo_cli.errors import GrpoError, InputError, UsageError
 from grpo_cli.terminal.numbers import shell_line, shown
-from grpo_cli.variants import VARIANTS, changed
+from grpo_cli.variants import changed
 from grpo_cli.variants.plan import Plan, plan
 
 
@@ -247,12 +247,8 @@ def _room(target: LoggedNumber, size: float = 0.0) -> float:
 
 def _rows(first: Candidate, probes: Probes) -> dict[str, bool]:
     """Other rows that are this convention as published → whether also in every eps."""
-    plans = {row: replace(first.plan, variant=row, row=VARIANTS[row]) for row in first.rows}
-    return {
-        row: is_equal(first, replace(first, plan=plan), probes)
-        for row, plan in plans.items()
-        if row != first.plan.variant
-    }
+    others = (row for row in first.rows if row != first.plan.variant)
+    return {row: is_equal(first, first.as_row(row), probes) for row in others}
 
 
 def _also(first: Candidate, probes: Probes) -> dict[str, bool]:

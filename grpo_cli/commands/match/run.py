@@ -97,6 +97,10 @@ class Candidate:
         """The factor's value."""
         return self.factor.times
 
+    def as_row(self, row: str) -> Candidate:
+        """The same by another of its rows, with the eps of that one's std."""
+        return replace(self, plan=replace(self.plan, variant=row, row=VARIANTS[row]))
+
 
 class Probes:
     """What conventions give on probes, each computed once."""

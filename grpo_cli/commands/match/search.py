@@ -31,7 +31,6 @@ from grpo_cli.commands.match.space.changes import LENGTH, LENGTHS, Change
 from grpo_cli.commands.match.space.options import Sample
 from grpo_cli.commands.match.space.space import Builder, Depth, Index, known
 from grpo_cli.commands.match.sums import Sums
-from grpo_cli.variants import VARIANTS
 from grpo_cli.variants.plan import Plan
 
 _FAR = 12.0
@@ -188,10 +187,9 @@ def _nearest_eps(first: Candidate, question: Question) -> Candidate:
     if abs(first.difference) <= question.target.half + ROUNDING * first.size:
         return first
     named = [(first.plan, first.factor, first.rows or [first.plan.variant])]
-    others = []
-    for row in first.rows:
-        plan = replace(first.plan, variant=row, row=VARIANTS[row])
-        others.append(replace(first, plan=plan, rows=[*dict.fromkeys([row, *first.rows])]))
+    others = [
+        replace(first.as_row(row), rows=[*dict.fromkeys([row, *first.rows])]) for row in first.rows
+    ]
     for plan, factor, _ in first.also:
         others.append(replace(first, plan=plan, factor=factor, rows=[], also=named + first.also))
     found = evaluate_candidates(question, others)

@@ -102,11 +102,8 @@ def compare_sources(view: View) -> Kinds:
     rewards, records, first = view.rewards, view.records.index, view.first_members
     if rewards is None or rewards.ndim > 1 or not len(rewards):
         return Kinds()
-    order, places = np.argsort(view.groups, kind="stable"), np.empty(len(rewards))
-    starts = np.cumsum(view.sizes) - view.sizes
-    places[order] = np.arange(len(rewards)) - starts[view.groups[order]]
     steps = np.array([place.step for place in view.places])[records]
-    away = rewards - places  # a place is counted from 0 or from 1 on
+    away = rewards - view.places_in_groups  # a place is counted from 0 or from 1 on
     tests = (
         (rewards == view.lengths) | (rewards == view.widths),
         (away == away[first][view.groups]) & np.isin(away, (0.0, 1.0)),
