@@ -68,9 +68,9 @@ def test_every_level_has_the_numbers_of_beta_0(grpo, write, level):
 
 @pytest.mark.more
 def test_match_names_the_default_as_it_stands(grpo, write):
-    """And rows of frameworks whose β is 0."""
+    """And rows that differ in the KL penalty alone; those of another eps are named apart."""
     result = grpo("match", write(PLAIN, PLAIN), "--loss", "0.0529830888")
-    assert "  grpo, grpo-unbiased-kl, " in result.stdout
+    assert "  grpo, grpo-unbiased-kl (equal on any data)\n" in result.stdout
     assert "-v grpo --level batch --only loss" in result.stdout
     assert "--kl none" not in result.stdout
     assert "KL left out of" in result.stderr
