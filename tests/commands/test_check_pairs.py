@@ -529,3 +529,42 @@ def test_pooled_records_have_no_place_of_a_single_one():
     (found,) = (one for one in check(rows).findings if one.code == "rollout-mismatch")
     assert found.pooled == found.evidence["records"] > 1
     assert found.where.startswith(f"{found.pooled} short records from record")
+
+
+@each(
+    ("prompts", "moved", "side"),
+    [(1, -1, "left"), (1, 1, "right"), (1, 0, None), (8, 0, None), (0, 0, None)],
+)
+def test_ids_belong_to_the_log_probs(prompts, moved, side):
+    """Of a model that looks at one token back, with an engine's noise.
+
+    Eight responses to one prompt or each to another; and log-probs of no model.
+    """
+    draw = np.random.default_rng(7)
+    logits = draw.normal(0.0, 1.5, (12, 12))
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    rows = []
+    for _ in range(12):
+        asked = draw.integers(0, 12, max(prompts, 1)).repeat(8 // max(prompts, 1))
+        ids = np.empty((8, 6), dtype=int)
+        new = np.empty((8, 6))
+        for row, at in np.ndindex(8, 6):
+            before = ids[row, at - 1] if at else asked[row]
+            ids[row, at] = draw.choice(12, p=chances[before])
+            new[row, at] = np.log(chances[before, ids[row, at]])
+        noise = 1.0 if prompts == 0 else 0.002
+        columns = {
+            f"log_probs_{name}": np.minimum(new + draw.normal(0.0, noise, new.shape), -1e-6)
+            for name in ("new", "old")
+        }
+        around = np.column_stack([asked, ids, draw.integers(0, 12, 8)])
+        columns["token_ids"] = around[:, 1 - moved : 7 - moved]
+        lists = {name: values.tolist() for name, values in columns.items()}
+        rows.append({"rewards": [0.0, 1.0] * 4} | lists)
+    found = [one for one in check(rows).findings if one.code == "shifted"]
+    assert len(found) == (side is not None)
+    for one in found:
+        assert one.message.startswith(f"token_ids is shifted by one token to the {side} of ")
+        other = {"left": "right", "right": "left"}[one.message.split(" of ")[0].split()[-1]]
+        assert one.advice.endswith(f": move token_ids to the {other} by one token")
+        assert one.evidence["differing"] <= one.evidence["pairs"] <= 12 * 7

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.commands.check.facts import COPY_CHANCE, STEPS, WHOLE, Facts, Keys
@@ -22,7 +23,7 @@ from grpo_cli.commands.check.rules.formulas import (
 )
 from grpo_cli.commands.check.rules.rewards import describe_uneven, find_replaced_rewards
 from grpo_cli.commands.check.rules.values import find_wrong_entropies
-from grpo_cli.commands.check.tokens import Place
+from grpo_cli.commands.check.tokens import LOG_PROBS, Place
 from grpo_cli.terminal.numbers import record_name
 
 _SECOND_CHANCE = math.log(1e-2)
@@ -87,6 +88,56 @@ def _groups_with_equal_beginnings(view: View, ids: I64, chance: F64) -> I64:
     short = (view.lengths > 0) & (view.lengths < _BEGINNING) & (chance < _SECOND_CHANCE)
     found = np.union1d(view.groups[short], view.groups[long[order[1:][equal]]])
     return found[view.sizes[found] > 1]
+
+
+_SAME, _OTHER = 0.02, 0.1
+_FAR_PAIRS, _FAR_SHARE, _PROVEN_PAIRS, _PROVEN_SHARE = 8, 0.25, 3, 0.9
+
+
+@rule("shifted")
+def find_shifted_ids(view: View) -> Iterator[Finding]:
+    """Finds token ids that are one token early or late, by the first log-probs of responses.
+
+    A log-prob depends on the prompt and the tokens up to its own. So responses to one prompt that
+    begin with the same id have equal first log-probs (within 0.02 nats). Reported where a quarter
+    of their pairs (neighbours, if sorted by log-prob), at least 8, differ by 0.1 nats, and the next
+    tokens say where the ids belong: if they are early, pairs with equal first ids and log-probs
+    have equal second ones too, whatever their second id is; if they are late, only pairs whose
+    second ids are equal have equal first log-probs. Each in 9 of 10 pairs, at least 3. Log-probs of
+    no model have neither.
+    """
+    ids, start = view.counted_ids, view.responses.starts
+    rows = np.flatnonzero(view.lengths > 1)
+    column = next((name for name in LOG_PROBS[1::-1] if name in view.columns), None)
+    if ids is None or column is None:
+        return
+    rows = rows[view.positions[start[rows] + 1] == 1]
+    first, second = start[rows], start[rows] + 1
+    values, groups = view.columns[column], view.groups[rows]
+
+    def compare(*keys: NDArray[Any]) -> tuple[NDArray[np.bool_], F64, F64]:
+        order = np.lexsort((values[first], *keys, ids[first], groups))
+        order = np.stack([order[:-1], order[1:]])
+        order = order[:, (groups[order[0]] == groups[order[1]])]
+        one, other = order[:, ids[first[order[0]]] == ids[first[order[1]]]]
+        apart = (np.abs(values[at[one]] - values[at[other]]) for at in (first, second))
+        return ids[second[one]] == ids[second[other]], *apart
+
+    equal, apart, apart_next = compare()
+    far = int((apart > _OTHER).sum())
+    if far < max(_FAR_PAIRS, _FAR_SHARE * len(apart)):
+        return
+    early = apart_next[(apart < _SAME) & ~equal] < _SAME
+    equal, apart_late, _ = compare(ids[second])
+    late, others = apart_late[equal] < _SAME, apart_late[~equal] > _OTHER
+    proofs = {"left": (early, early), "right": (late, others)}
+    for side, tests in proofs.items():
+        if all(len(one) >= _PROVEN_PAIRS and one.mean() >= _PROVEN_SHARE for one in tests):
+            words = {"side": side, "other": "left" if side == "right" else "right"}
+            words |= {"ids": view.key("token_ids" if "token_ids" in view.names else "tokens")}
+            words |= {"column": view.key(column)}
+            evidence = {"pairs": len(apart), "differing": far}
+            yield Finding(evidence, **view.at(int(rows[0])), kind="ids", words=words)
 
 
 _MEMORY = 100_000
