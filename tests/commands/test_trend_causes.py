@@ -555,6 +555,19 @@ def test_rewards_that_are_equal_by_chance_are_no_finding(
     assert verdict.startswith(words)
 
 
+def test_a_second_prompt_without_rewards_is_counted(tmp_path: Path) -> None:
+    """Though there are seven steps of it before, and its series is short."""
+    rows = healthy()
+    for now in rows[STEP:]:
+        now["rewards"][2:4] = 0.0
+
+    def names(step: int, group: int) -> str:
+        return f"p{group}" if group != 3 or step >= STEP - 7 else f"other {step}"
+
+    verdict = trend(written(tmp_path / "a.jsonl", rows, id=names), "-v", "grpo")["verdict"]
+    assert verdict.startswith("step 24: all rewards of prompt=p2 and 1 other are 0")
+
+
 @each(("text", "name"), [
     ("what is {}+{}?", "what is 2+2?"),
     ("solve this:\n" + 9 * "x" + " + {} = {}" + 40 * ".", "solve this: xxxxxxxxx + 2 = 2"),

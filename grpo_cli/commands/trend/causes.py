@@ -191,7 +191,7 @@ def _no_reward(found: Sequence[Finding], steps: Steps) -> Cause | None:
             gone.setdefault(one.metric.partition("/")[2], one)
     if not gone:
         return None
-    which, first = next(iter(gone.items()))
+    which, first = min(gone.items(), key=lambda one: steps.numbers.index(one[1].onset))
     others = sum(_are_near(first, one) for one in gone.values()) - 1
     falls = (one for one in _named(found, _REWARD) if one.direction == DOWN)
     fell = next((one for one in falls if _are_near(first, one)), None)
@@ -201,7 +201,11 @@ def _no_reward(found: Sequence[Finding], steps: Steps) -> Cause | None:
         many = "all prompts" if any(one.after == 1.0 for one in equal) else f"{others + 1} {kind}"
         words = f"the rewards fell at {many}" if others else "the reward fell"
         return Cause(words, fell.row.fix, first=fell)
-    what = "0" if first.metric.startswith(OF_ENVIRONMENT) else "equal"
+    at, end = (
+        None if one is None else steps.numbers.index(one) for one in (first.onset, first.end)
+    )
+    since = steps.metrics[OF_ENVIRONMENT + which][at:end]
+    what = "equal" if np.nan_to_num(since).any() else "0"
     if what == "equal" and not others and any(_named(found, "groups_equal")):
         return None  # more groups than those of this prompt are equal
     more = f" and {counted(others, 'other')}" if others else ""

@@ -176,10 +176,11 @@ def vanished(
         return
     gone = values == nothing if watch.gone is None else values <= watch.gone
     edges = np.flatnonzero(np.diff(gone, prepend=False, append=False)).reshape(-1, 2)
-    long = (edges[:, 0] >= LEAST_PAST) & (edges[:, 1] - edges[:, 0] >= LEAST_FUTURE)
+    long = (edges[:, 0] >= watch.gone_after) & (edges[:, 1] - edges[:, 0] >= LEAST_FUTURE)
     for at, end in edges[long].tolist():
         before = gone[max(at - PAST, 0) : at]
-        share = (before.sum() + 1) / (len(before) + 2) if before.any() or among > 1 else 0.0
+        sure = among == 1 and len(before) >= LEAST_PAST and not before.any()
+        share = 0.0 if sure else (before.sum() + 1) / (len(before) + 2)
         if share > _OFTEN or (watch.gone is None and before[-LEAST_PAST:].any()):
             continue
         share = share if chance is None else max(share, chance(at))

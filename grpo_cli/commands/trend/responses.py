@@ -14,7 +14,7 @@ from grpo_cli.batch import F64, I64
 from grpo_cli.commands.trend.limits import vanished
 from grpo_cli.commands.trend.onsets import LEAST_FUTURE, LEAST_PAST
 from grpo_cli.commands.trend.sums import NO_NUMBER, OF_SPREAD, Ragged
-from grpo_cli.commands.trend.watched import Watch
+from grpo_cli.commands.trend.watched import ROWS
 
 _ONCE = ((0.0, 1.0), (-1.0, 1.0))
 """Rewards that say whether a response is right and nothing else: wrong, right."""
@@ -167,13 +167,13 @@ class Responses:
         Both are [S], NaN where a step lacks the prompt. The deviation of equal rewards is from the
         one that they have then. A prompt that is learnt has its largest reward, and is none.
         """
-        groups = self._grouped
+        groups, dead = self._grouped, ROWS[OF_SPREAD]
         known = ~np.isnan(groups.spreads) & (groups.prompts != None)  # noqa: E711 - of each
         numbers: dict[Any, int] = {}
         named = groups.prompts[known].tolist()
         of = np.array([numbers.setdefault(one, len(numbers)) for one in named], dtype=np.int64)
         counts = np.bincount(of)
-        often = counts >= LEAST_PAST + LEAST_FUTURE
+        often = counts >= dead.gone_after + LEAST_FUTURE
         equal = np.bincount(of, groups.spreads[known] == 0.0)
         likely = np.flatnonzero(often & (equal >= LEAST_FUTURE) & (equal < counts))
         order, ends = np.flatnonzero(known)[np.argsort(of, kind="stable")], np.cumsum(counts)
@@ -184,7 +184,6 @@ class Responses:
             spread = groups.per_step(groups.spreads, rows).reduced(np.fmax, NO_NUMBER)
             steps = np.flatnonzero(~np.isnan(spread))
             chance = partial(groups.chance_of_equal, rows)
-            dead = Watch(OF_SPREAD, gone=0.0)
             for equal in np.unique(mean[spread == 0.0]).tolist():
                 away = np.where(spread == 0.0, np.abs(mean - equal), spread)
                 for change in vanished(dead, away[steps], int(often.sum()), chance):

@@ -80,6 +80,7 @@ class Watch(NamedTuple):
             of the moves from value to value.
         stuck: the value at which nothing is learnt, if it is that from the first step on.
         gone: the value that it does not exceed where it is gone, as it may be at single steps.
+        gone_after: how many values there must be before.
         steady: how far it may go one way all along; None: as far as it likes.
         logged: other names, in logs: a whole name, or its end after a slash.
         fix: what to do about it, where only a log is there.
@@ -101,6 +102,7 @@ class Watch(NamedTuple):
     jump: tuple[float, float] = (math.log(3.0), 2.5)
     stuck: float | None = None
     gone: float | None = None
+    gone_after: int = 10
     steady: Steady | None = None
     logged: tuple[str, ...] = ()
     fix: str = ""
@@ -394,7 +396,8 @@ TABLE = (
           fix="check what this reward function has returned since then"),
     Watch(OF_ENVIRONMENT, gone=0.0,
           fix=VERIFIER),
-    Watch(OF_SPREAD, gone=0.0, fix=VERIFIER, fell="the rewards of a prompt became equal"),
+    Watch(OF_SPREAD, gone=0.0, gone_after=4, fix=VERIFIER,
+          fell="the rewards of a prompt became equal"),
 )  # fmt: skip
 
 _COMPARED = ("reward_std", "pass_at_k")
@@ -407,7 +410,7 @@ _HELD_OUT = re.compile(r"(.*/)?(eval|val|test|validation)[-_/]")
 _BETTER = re.compile(
     r"(reward|acc|accuracy|score)(/mean(@\d+)?)?$|(avg|mean|pass|best)@\d+(/mean)?$"
 )
-_ROWS: Mapping[str, Watch] = {one.name: one for one in TABLE}
+ROWS: Mapping[str, Watch] = {one.name: one for one in TABLE}
 _LOGGED: Mapping[str, Watch] = {name: one for one in TABLE for name in (one.name, *one.logged)}
 RANKS: Mapping[str, int] = {one.name: rank for rank, one in enumerate(TABLE)}
 
@@ -416,7 +419,7 @@ def watch(name: str) -> Watch | None:
     """How a metric of a dump is watched; None where it is not."""
     every = "rewards/", OF_ENVIRONMENT, OF_SPREAD
     prefixes = (one for one in every if name.startswith(one))
-    return _ROWS.get(name) or _ROWS.get(next(prefixes, ""))
+    return ROWS.get(name) or ROWS.get(next(prefixes, ""))
 
 
 def remedy(row: Watch, direction: str) -> str:
@@ -442,9 +445,9 @@ def watch_logged(name: str) -> Watch | None:
     name = name.lower()
     first, *rest = name.split("/")
     if _HELD_OUT.match(name):
-        return _ROWS["eval/"] if _BETTER.search(name) else None
+        return ROWS["eval/"] if _BETTER.search(name) else None
     if name.startswith("rewards/") and name.endswith("/mean") and name not in _LOGGED:
-        return _ROWS["rewards/"]
+        return ROWS["rewards/"]
     parts = [first, *rest]
     ends = ("/".join(parts[at:]) for at in range(len(parts)))
     return next((_LOGGED[end] for end in ends if end in _LOGGED), None)
