@@ -560,6 +560,8 @@ def test_a_second_prompt_without_rewards_is_counted(tmp_path: Path) -> None:
     rows = healthy()
     for now in rows[STEP:]:
         now["rewards"][2:4] = 0.0
+    for now in rows[:STEP]:
+        now["rewards"][3, :2] = 0.0, 1.0
 
     def names(step: int, group: int) -> str:
         return f"p{group}" if group != 3 or step >= STEP - 7 else f"other {step}"
