@@ -251,6 +251,11 @@ PLANTED: Mapping[str, tuple[Callable[[Columns, int, Random], None], str, str]] =
         "step 24: more responses are copies of others of the step; last good step 23; ",
         "look for a sampler or a loader that gives a response twice",
     ),
+    "copies in the last three steps": (
+        lambda now, since, draw: copied(now, since, draw) if since > 16 else None,
+        "step 41: more responses are copies of others of the step; last good step 40; ",
+        "look for a sampler or a loader that gives a response twice",
+    ),
     "copies by ids": (
         repeated,
         r"step 24: more responses are copies of others of the step; .*last good step 23; ",

@@ -31,12 +31,14 @@ class Limit(NamedTuple):
         above: whether larger values pass it.
         room: of a share, the most that may be left of 1 − the level before, so that a run that
             always was near its bound does not pass it.
+        later: whether a run that passes it in its first step never passes it.
     """
 
     bound: float
     source: str = PRACTICE
     above: bool = True
     room: float | None = None
+    later: bool = False
 
 
 class Steady(NamedTuple):
@@ -351,7 +353,7 @@ TABLE = (
         fell="the longest responses became shorter at once",
     ),
     Watch(
-        "copies", jumps=UP, least=0.2, span=_SHARE,
+        "copies", limits=(Limit(0.3, later=True),), jumps=UP, least=0.2, span=_SHARE,
         fix="look for a sampler or a loader that gives a response twice: requests with one seed, "
             "a cache, rows that were written twice",
         rose="more responses are copies of others of the step",
