@@ -470,4 +470,25 @@ def test_a_comparison_without_a_first_run_says_so() -> None:
     assert "the first run is missing" in result.stderr
     with gzip.open(SAMPLES / "healthy.jsonl.gz", "rt") as piped:
         result = run(input=piped.read())
-    assert (result.returncode, "all 23 metrics are equal" in result.stdout) == (0, True)
+    assert (result.returncode, "all 25 metrics are equal" in result.stdout) == (0, True)
+
+
+def test_first_tokens_that_one_run_masks(tmp_path: Path) -> None:
+    """From step 12 on; the other run has no mask."""
+    draw, runs = np.random.default_rng(5), list[str]()
+    for name in ("a", "b"):
+        rows = list[dict[str, Any]]()
+        for step in range(24):
+            new = -draw.gamma(0.6, 0.8, (8, 12)) - 1e-3
+            old = np.minimum(new + draw.normal(0.0, 0.02, new.shape), -1e-6)
+            mask = [[int(step < 12), *[1] * 11]] * 8
+            rows.append(
+                {"step": step, "rewards": draw.integers(0, 2, 8).astype(float).tolist()}
+                | {"log_probs_new": new.tolist(), "log_probs_old": old.tolist()}
+                | ({"mask": mask} if name == "a" else {})
+            )
+        runs.append(write(tmp_path / f"{name}.jsonl", rows))
+    for first, second in (runs, runs[::-1]):
+        found = answer("trend", first, "--against", second, "-v", "dapo")["metrics"]
+        (row,) = (one for one in found if one["name"] == "masked_start")
+        assert (row["differs"], row["since"], {row["first"], row["second"]}) == (True, 12, {0, 1})

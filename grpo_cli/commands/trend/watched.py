@@ -435,7 +435,7 @@ def remedy(row: Watch, direction: str) -> str:
 def is_watched(name: str) -> bool:
     """Whether a metric of a dump is compared beyond limits: with its past, or with another run."""
     row = watch(name)
-    return row is not None and bool(row.shift or row.spikes or name in _COMPARED)
+    return row is not None and bool(row.shift or row.spikes or row.jumps or name in _COMPARED)
 
 
 @lru_cache(maxsize=4096)

@@ -15,6 +15,7 @@ from grpo_cli.batch import F64
 from grpo_cli.commands.answer import Answer
 from grpo_cli.commands.frames import Frames
 from grpo_cli.commands.trend.detectors import changes
+from grpo_cli.commands.trend.metrics import MASKED_START
 from grpo_cli.commands.trend.onsets import FARTHEST, Change
 from grpo_cli.commands.trend.step import Steps
 from grpo_cli.commands.trend.watched import BOTH, ROUNDING, Watch, is_watched
@@ -197,12 +198,20 @@ def compare_runs(first: Steps, second: Steps) -> RunComparison:
 
 
 def _columns(first: Steps, second: Steps, common: Sequence[int]) -> dict[str, Columns]:
-    """The watched metrics that both runs have at enough of their common steps."""
+    """The watched metrics that both runs have at enough of their common steps.
+
+    A run without a masked first token has no column of them; their share is 0.
+    """
     found: dict[str, Columns] = {}
-    for name in first.metrics:
-        if name not in second.metrics or not (first.logged or is_watched(name)):
+    none = {MASKED_START.name} & (first.metrics.keys() ^ second.metrics.keys())
+    for name in (*none, *first.metrics):
+        both = name in first.metrics and name in second.metrics
+        if not (both or name in none) or not (first.logged or is_watched(name)):
             continue
-        mine, yours = (one.metrics[name][np.isin(one.numbers, common)] for one in (first, second))
+        mine, yours = (
+            one.metrics.get(name, np.zeros(len(one.numbers)))[np.isin(one.numbers, common)]
+            for one in (first, second)
+        )
         kept = np.flatnonzero(~np.isnan(mine + yours)).tolist()
         if len(kept) >= LEAST_COMMON:
             found[name] = mine[kept], yours[kept], [common[at] for at in kept]
