@@ -112,7 +112,8 @@ def beyond(watch: Watch, limit: Limit, values: F64, scaled: F64) -> Iterator[Cha
     """
     if limit.room is None:
         passed = values > limit.bound if limit.above else values < limit.bound
-        passed[:] &= not (limit.later and passed[:1].any())
+        if limit.later and passed[:1].any():
+            return
         enough, least = min(_MOST, len(values) // 2 + 1), None
     else:
         means = np.convolve(scaled, np.full(_OF, 1.0 / _OF))[: len(values)]

@@ -117,26 +117,26 @@ def find_shifted_ids(view: View) -> Iterator[Finding]:
 
     def compare(*keys: NDArray[Any]) -> tuple[NDArray[np.bool_], F64, F64]:
         order = np.lexsort((values[first], *keys, ids[first], groups))
-        order = np.stack([order[:-1], order[1:]])
-        order = order[:, (groups[order[0]] == groups[order[1]])]
-        one, other = order[:, ids[first[order[0]]] == ids[first[order[1]]]]
-        apart = (np.abs(values[at[one]] - values[at[other]]) for at in (first, second))
-        return ids[second[one]] == ids[second[other]], *apart
+        pairs = np.stack([order[:-1], order[1:]])
+        alike = (groups[pairs[0]] == groups[pairs[1]]) & np.equal(*ids[first[pairs]])
+        one, other = pairs[:, alike]
+        sizes = (np.abs(values[at[one]] - values[at[other]]) for at in (first, second))
+        return ids[second[one]] == ids[second[other]], *sizes
 
-    equal, apart, apart_next = compare()
-    far = int((apart > _OTHER).sum())
-    if far < max(_FAR_PAIRS, _FAR_SHARE * len(apart)):
+    equal, difference, next_difference = compare()
+    far = int((difference > _OTHER).sum())
+    if far < max(_FAR_PAIRS, _FAR_SHARE * len(difference)):
         return
-    early = apart_next[(apart < _SAME) & ~equal] < _SAME
-    equal, apart_late, _ = compare(ids[second])
-    late, others = apart_late[equal] < _SAME, apart_late[~equal] > _OTHER
-    proofs = {"left": (early, early), "right": (late, others)}
+    early = next_difference[(difference < _SAME) & ~equal] < _SAME
+    equal, by_second, _ = compare(ids[second])
+    late, others = by_second[equal] < _SAME, by_second[~equal] > _OTHER
+    proofs = {"left": (early,), "right": (late, others)}
     for side, tests in proofs.items():
         if all(len(one) >= _PROVEN_PAIRS and one.mean() >= _PROVEN_SHARE for one in tests):
             words = {"side": side, "other": "left" if side == "right" else "right"}
             words |= {"ids": view.key("token_ids" if "token_ids" in view.names else "tokens")}
             words |= {"column": view.key(column)}
-            evidence = {"pairs": len(apart), "differing": far}
+            evidence = {"pairs": len(difference), "differing": far}
             yield Finding(evidence, **view.at(int(rows[0])), kind="ids", words=words)
 
 

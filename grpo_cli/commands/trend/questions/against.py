@@ -203,10 +203,10 @@ def _columns(first: Steps, second: Steps, common: Sequence[int]) -> dict[str, Co
     A run without a masked first token has no column of them; their share is 0.
     """
     found: dict[str, Columns] = {}
-    none = {MASKED_START.name} & (first.metrics.keys() ^ second.metrics.keys())
-    for name in (*none, *first.metrics):
-        both = name in first.metrics and name in second.metrics
-        if not (both or name in none) or not (first.logged or is_watched(name)):
+    one_sided = {MASKED_START.name} & (first.metrics.keys() ^ second.metrics.keys())
+    shared = (name for name in first.metrics if name in second.metrics)
+    for name in (*one_sided, *shared):
+        if not (first.logged or is_watched(name)):
             continue
         mine, yours = (
             one.metrics.get(name, np.zeros(len(one.numbers)))[np.isin(one.numbers, common)]
