@@ -249,13 +249,6 @@ def test_messages_use_the_fields_words() -> None:
     assert [one for one in listed if PRIVATE.search(one.text)] == []
 
 
-def test_an_example_is_what_a_snapshot_shows() -> None:
-    shown = {"a.txt": "grpo: note: 3 groups are dead: their advantages are all 0 $ next"}
-    made = catalogue.Message("x.py:1", ["", " groups are dead: their advantages are all 0"])
-    assert made.example(shown) == "a.txt: grpo: note: 3 groups are dead: their advantages are all 0"
-    assert made.example({"b.txt": "nothing"}) == ""
-
-
 # ---- what ``files.each`` makes of many cases: all are tried, and those that fail are named -------
 
 
