@@ -105,8 +105,8 @@ def test_many_runs_side_by_side(small):
 
 
 PRINTED = (
-    ("eval", "-v", "dr", "--level", "token", "-f", "jsonl"),
-    ("eval", "-v", "dr", "--level", "token", "-f", "jsonl", "--jobs", "2"),
+    EVAL,
+    (*EVAL, "--jobs", "2"),
     ("eval", "-v", "dr"),
     ("convert", "--to", "parquet"),
     ("eval", "-v", "dr", "--level", "token", "--json"),
@@ -139,11 +139,7 @@ def test_a_full_disk_behind_standard_output(small, words, folder):
     code, _, err = shell(f"grpo {' '.join(words)} {small} > /dev/full", folder)
     errors = [line for line in err.splitlines() if b" note: " not in line]
     assert (code, len(errors), clean(err)) == (3, 1, True)
-
-
-def test_a_full_disk_behind_standard_output_is_named(small, folder):
-    _, _, err = shell(f"grpo eval -v dr -q {small} > /dev/full", folder)
-    assert b"standard output" in err
+    assert b"standard output" in errors[0]
 
 
 @pytest.mark.parametrize("words", [PRINTED[0], ("convert",)], ids=" ".join)
@@ -190,19 +186,12 @@ def test_standard_output_that_is_closed_from_the_start(small, folder, words):
     assert (code, b"Traceback" in err) == (3, False)
 
 
-@pytest.mark.parametrize("words", ["eval -v dr", "eval", "--nonsense"])
-def test_standard_error_that_is_closed_from_the_start(small, folder, words):
-    with_error, _, _ = shell(f"grpo {words} {small}", folder)
-    code, out, _ = shell(f"grpo {words} {small} 2>&-", folder)
-    assert code == with_error
-    assert b"Traceback" not in out
-
-
-@pytest.mark.parametrize("words", ["eval -v dr", "verify", "--nonsense"])
-def test_a_full_disk_behind_standard_error(small, folder, words):
+@pytest.mark.parametrize("words", ["eval -v dr", "eval", "verify", "--nonsense"])
+def test_standard_error_that_is_closed_from_the_start_or_a_full_disk(small, folder, words):
     usual, _, _ = shell(f"grpo {words} {small}", folder)
-    code, out, _ = shell(f"grpo {words} {small} 2>/dev/full", folder)
-    assert (code, b"Traceback" in out) == (usual, False)
+    for errors in ("2>&-", "2>/dev/full"):
+        code, out, _ = shell(f"grpo {words} {small} {errors}", folder)
+        assert (code, b"Traceback" in out) == (usual, False), errors
 
 
 def test_standard_input_that_is_closed_from_the_start(folder):

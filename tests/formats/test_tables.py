@@ -343,34 +343,25 @@ TURNS = [
 
 
 @pytest.mark.parametrize(
-    "flags",
+    "condition",
     [
-        ["--where", "tokens[0]==yes"],
-        ["--where", "tokens[0]!=yes"],
-        ["--where", "tokens[0][0]==no"],
-        ["--where", "token_ids[0]==7"],
-        ["--where", "token_ids[0]!=7"],
-        ["--where", "token_ids.0.1==8"],
-        ["--where", "tokens==yes"],
-        ["--where", "env.0==m"],
+        *("tokens[0]==yes", "tokens[0]!=yes", "tokens[0][0]==no", "tokens==yes"),
+        *("token_ids[0]==7", "token_ids[0]!=7", "token_ids.0.1==8", "env.0==m"),
     ],
-    ids=" ".join,
 )
-def test_a_row_of_a_table_is_chosen_as_the_list_that_it_is_in_json(tmp_path, flags):
+def test_a_row_of_a_table_is_chosen_as_the_list_that_it_is_in_json(tmp_path, condition):
     rows = [
         {key: value if key in ("env", "id") else [value] for key, value in row.items()}
         for row in TURNS
     ]
     rows = [{"id": f"r{number}", **row} for number, row in enumerate(rows)]
-    said = []
-    for name in ("a.jsonl", "a.parquet"):
-        path = tmp_path / name
-        if name == "a.jsonl":
-            path.write_bytes(lines(rows))
-        else:
-            written(path, rows)
-        result = run("eval", path, *flags, "--fields", "id,objective", "-f", "csv", "-q")
-        said.append((result.exit_code, result.stdout, result.stderr))
+    text, words = tmp_path / "a.jsonl", ("--fields", "id,objective", "-f", "csv", "-q")
+    text.write_bytes(lines(rows))
+    found = [
+        run("eval", path, "--where", condition, *words)
+        for path in (text, written(tmp_path / "a.parquet", rows))
+    ]
+    said = [(one.exit_code, one.stdout, one.stderr) for one in found]
     assert said[0] == said[1]
 
 

@@ -357,14 +357,8 @@ _REFUSED = re.compile(
 """What convert refuses rather than leave out, and eval need not look at: bytes and decimals, and
 columns of a table with values that Python has not, as a time in the year 200,000."""
 _READING = (
-    "--from",
-    "--map",
-    "--where",
-    "--group",
-    "--group-by",
-    "--group-size",
-    "--record",
-    "--unpack",
+    *("--from", "--map", "--where", "--group", "--group-by", "--group-size", "--record"),
+    *("--unpack",),
 )
 
 

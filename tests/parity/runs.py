@@ -1,35 +1,22 @@
 """Real runs of TRL's trainer on a tiny policy, healthy and with planted faults, for ``grpo trend``.
 
-python tests/parity/runs.py samples/run  # writes the samples anew
-
 Each run is 60 steps, recorded by the project's own hook; a fault begins at step 30. The engine is
 made here: it samples as TRL does and gives the log-probs of what it sampled, with the noise of
-another implementation. The samples are a short healthy and a short faulty run: without what the
-trainer computed, and log-probs as the shortest text of their single precision.
+another implementation. ``samples/run`` was written by this file of commit 14a7a6f3.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent.parent
-if __name__ == "__main__":
-    sys.path[:1] = [str(ROOT), str(ROOT / "tests")]
+import torch
+from command import answer
+from transformers import TrainerCallback
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from command import answer  # noqa: E402
-from transformers import TrainerCallback  # noqa: E402
-
-from grpo_cli.hooks.trl import record  # noqa: E402
-from parity import tiny  # noqa: E402
+from grpo_cli.hooks.trl import record
+from parity import tiny
 
 STEPS, ONSET = 60, 30
 NOISE = 0.003
@@ -162,56 +149,10 @@ def train(folder: Path, fault: str, seed: int, **settings: Any) -> Path:
     path = folder / f"{fault}-{seed}.jsonl"
     with record(trainer, path, gradient=False):
         trainer.train()
-    trainer.save_state()
     return path
-
-
-SAMPLES = {
-    "per_device_train_batch_size": 16,
-    "num_generations": 4,
-    "max_completion_length": 10,
-}
-LEFT_OUT = ("completion_ids", "old_per_token_logps", "expected")
-"""Of the samples. The old policy is the new one: one pass over every generation."""
-KEPT = (
-    *("step", "loss", "grad_norm", "learning_rate", "reward", "reward_std", "kl"),
-    *("frac_reward_zero_std", "completions/mean_length", "clip_ratio/region_mean"),
-    *("sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean"),
-)
-"""Of the log."""
-
-
-def samples(folder: Path) -> None:
-    """Writes the runs under ``samples``."""
-    folder.mkdir(exist_ok=True)
-    for fault in ("healthy", "temperature"):
-        path = train(Path(tempfile.mkdtemp()), fault, 7, **SAMPLES)
-        lines = [json.dumps(_short(json.loads(one))) for one in path.read_text().splitlines()]
-        text = "".join(f"{one}\n" for one in lines).encode()
-        (folder / f"{fault}.jsonl.gz").write_bytes(gzip.compress(text, 9, mtime=0))
-        if fault == "healthy":
-            log = json.loads((path.parent / "out" / "trainer_state.json").read_text())
-            rows = [{k: v for k, v in row.items() if k in KEPT} for row in log["log_history"]]
-            kept = {"global_step": log["global_step"], "log_history": rows}
-            (folder / "trainer_state.json").write_text(json.dumps(kept) + "\n")
-
-
-def _short(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: _single(value) for name, value in record.items() if name not in LEFT_OUT}
-
-
-def _single(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(str(np.float32(value)))
-    return [_single(one) for one in value] if isinstance(value, list) else value
 
 
 def judge(path: Path) -> list[dict[str, Any]]:
     """What ``grpo trend`` finds in a run."""
     found: list[dict[str, Any]] = answer("trend", path, "-v", "trl/grpo")["findings"]
     return found
-
-
-if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    samples(Path(sys.argv[1]))

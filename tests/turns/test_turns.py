@@ -90,14 +90,8 @@ def test_totals_count_trajectories_and_turns_where_records_name_them(dump: Path)
 
 
 TRAJECTORIES = [
-    "trajectory_id",
-    "traj_uid",
-    "traj_id",
-    "rollout_ids",
-    "rollout_id_list",
-    "rollout_id",
-    "episode_ids",
-    "episode_id",
+    *("trajectory_id", "traj_uid", "traj_id", "rollout_ids", "rollout_id_list", "rollout_id"),
+    *("episode_ids", "episode_id"),
 ]
 PLAIN = {"log_probs_new": [[-1.0, -2.0], [-3.0], [-1.5]], "rewards": [1.0, 0.0, 1.0]}
 INNOCENT = [

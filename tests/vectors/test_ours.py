@@ -36,23 +36,13 @@ CLAIMS = Claims(
     **{
         stage: vocabulary()[stage]
         for stage in (
-            "advantage",
-            "ratio",
-            "surrogate",
-            "kl",
-            "correction",
-            "aggregate",
-            "split",
-            "options",
+            *("advantage", "ratio", "surrogate", "kl", "correction", "aggregate"),
+            *("split", "options"),
         )
     },
     metrics=[
-        "kl",
-        "clip_fraction_low",
-        "clip_fraction_high",
-        "clip_fraction",
-        "ratio_mean",
-        "dead_groups",
+        *("kl", "clip_fraction_low", "clip_fraction_high", "clip_fraction", "ratio_mean"),
+        *("dead_groups",),
     ],
     refuses=dict.fromkeys(vocabulary()["refuses"], GrpoError),
     conventions={
