@@ -45,7 +45,7 @@ def loss_of(records: Any, wrong: dict[str, float], digits: int = 17) -> float:
     return float(f"{evaluate(made, 'grpo').loss:.{digits}g}")
 
 
-def judged(
+def verdict(
     records: Sequence[dict[str, Any]], losses: Sequence[float], row: str = "grpo", **flags: Any
 ) -> list[str]:
     """The causes of records that expect these losses."""
@@ -64,7 +64,7 @@ def judged(
 
 
 def wrong(digits: int, records: Sequence[dict[str, Any]] = RECORDS, **settings: float) -> list[str]:
-    return judged(records, [loss_of(one, settings, digits) for one in records])
+    return verdict(records, [loss_of(one, settings, digits) for one in records])
 
 
 def with_gradient(settings: dict[str, float]) -> list[str]:
@@ -82,7 +82,7 @@ def formula(advantages: Callable[[np.ndarray], np.ndarray], beta: float) -> list
         own = {"rewards": r.tolist(), "advantages": (r - r.mean()) / (r.std(ddof=1) + 1e-4)}
         records.append(one | own)
         losses.append(loss_of(one | own | {"advantages": advantages(r)}, {"beta": beta}))
-    return judged(records, losses)
+    return verdict(records, losses)
 
 
 def test_records_of_two_mistakes() -> None:
@@ -120,14 +120,14 @@ def off_the_rewards(factor: float) -> list[str]:
         penalties = [factor * OWN["beta"] * np.subtract(*pair).sum() for pair in pairs]
         scored = {"rewards": np.subtract(one["rewards"], penalties), "hyperparameters": {}}
         losses.append(evaluate(one | scored, "rloo", beta=0.0).loss)
-    return judged(RECORDS, losses, "rloo")
+    return verdict(RECORDS, losses, "rloo")
 
 
 def negative_beta(count: int) -> list[str]:
     """The first record has equal rewards, so that its loss is the KL alone."""
     records = [RECORDS[0] | {"rewards": [1.0] * 6}, *RECORDS[1:]][:count]
     totals = [evaluate(one, "grpo").total for one in records]
-    return judged(records, [-(one["policy"] + OWN["beta"] * one["kl"]) for one in totals])
+    return verdict(records, [-(one["policy"] + OWN["beta"] * one["kl"]) for one in totals])
 
 
 # ---- log-probs that were rounded after the loss was computed -------------------------------------
@@ -152,7 +152,7 @@ def rounded_records(places: int, count: int = 8, **setting: Any) -> list[dict[st
 
 def of_rounded(places: int, times: float = 1.0, **setting: float) -> list[str]:
     records = rounded_records(places, **setting)
-    return judged(records, [times * one["expected"]["loss"] for one in records])
+    return verdict(records, [times * one["expected"]["loss"] for one in records])
 
 
 def summed(row: str, length: int) -> list[str]:
@@ -162,7 +162,7 @@ def summed(row: str, length: int) -> list[str]:
         evaluate(one, row, stages={"aggregate": "token-sum"}).loss / length for one in records
     ]
     own = {"stages": {"aggregate": "token-sum-norm"}, "max_completion_length": length}
-    return judged(records, losses, row) + judged(records, losses, row, **own)
+    return verdict(records, losses, row) + verdict(records, losses, row, **own)
 
 
 def advantages_rounded() -> list[str]:
@@ -180,7 +180,7 @@ def advantages_rounded() -> list[str]:
         short = {name: [part.round(6).tolist() for part in x] for name, x in columns.items()}
         made.append(record | short)
         losses.append(loss)
-    return judged(made, losses, "trl/dapo", beta=0.02)
+    return verdict(made, losses, "trl/dapo", beta=0.02)
 
 
 def test_gradients_are_0_at_a_place_only_if_all_of_them_there_are() -> None:
