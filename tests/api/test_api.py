@@ -68,11 +68,6 @@ def printed(*arguments: str) -> bytes:
     return run(*arguments).stdout_bytes
 
 
-def test_rows_of_an_answer_are_answers() -> None:
-    assert compare(DAPO, "dapo,grpo").variants[1].cosine < 1.0
-    assert verify(DAPO, "grpo", beta=0.0).records[0].first.stage
-
-
 @pytest.mark.parametrize("path", [DAPO, VERL])
 def test_files_give_the_totals_of_the_command(path: str) -> None:
     found = evaluate(path, "dapo", epsilon_high=0.3, aggregate="token-sum")
@@ -130,17 +125,6 @@ def test_what_is_too_large_packed_is_read_as_its_error_says(tmp_path: Path) -> N
         assert evaluate(read(path, unpack=size)).total["tokens"] == 1 << 20
 
 
-def test_a_dump_is_read_as_it_is_from_memory_too(tmp_path: Path) -> None:
-    rows = [
-        {"uid": n // 2, "logprobs": [-1.0 - n / 8, -0.5], "reward": float(n % 2)} for n in range(4)
-    ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    groups = list(read(path, group_by="uid"))
-    assert [len(group["rewards"]) for group in groups] == [2, 2]
-    assert evaluate(groups, "dr").total["groups"] == 2
-
-
 @pytest.mark.parametrize("level", ["record", "response", "token"])
 @pytest.mark.parametrize("variant", ["dapo", "tis"])
 def test_columns_are_the_rows_of_the_command(level: str, variant: str, tmp_path: Path) -> None:
@@ -185,37 +169,6 @@ def test_rows_begin_with_the_step_that_records_say(tmp_path: Path) -> None:
         evaluate(ONE).columns("record", fields="id,signatur")
 
 
-def test_what_is_unknown_is_nan() -> None:
-    found = evaluate(EMPTY, "dr")
-    tokens, responses = found.columns("token"), found.columns("response")
-    assert np.isnan(responses["clip_fraction"]).tolist() == [False, True]
-    assert responses["reward.0"].tolist() == [1.0, 0.0]
-    assert responses["reward.1"].tolist() == [0.5, 0.25]
-    assert tokens["token"].tolist() == ["a", "c"]
-    assert tokens["position"].tolist() == [0, 2]
-    assert np.isnan(tokens["correction"]).all()
-
-
-def test_ids_of_two_kinds_are_texts() -> None:
-    for data in ([EMPTY, EMPTY | {"id": 7}], [EMPTY | {"id": 7}, EMPTY | {"id": None}, EMPTY]):
-        ids = evaluate(data, "dr").columns("record")["id"].tolist()
-        assert ids == pa.table({"id": ids})["id"].to_pylist()
-        assert {type(one) for one in ids} == {str}
-
-
-def test_names_are_one_array_per_response() -> None:
-    found = evaluate([SAMPLED, SAMPLED], "tis")
-    lengths = [len(row) for row in found.gradient]
-    for name in ("ratio", "log_ratio", "clip", "kl", "surrogate", "correction", "weight"):
-        assert [len(row) for row in getattr(found, name)] == lengths
-    alone = evaluate(SAMPLED, "tis")
-    assert sum(row.sum() for row in alone.contribution) == pytest.approx(alone.objective)
-    assert found.columns("record")["objective"].tolist() == [alone.objective] * 2
-    assert [len(row) for row in found.advantages] == lengths
-    assert evaluate(EMPTY, "dr").correction[0].tolist() == [1.0, 1.0]
-    assert [row.tolist() for row in evaluate(EMPTY, "dr").position] == [[0, 2], []]
-
-
 @pytest.mark.more
 def test_numbers_of_numpy_are_hyperparameters_and_logged_numbers() -> None:
     found = evaluate(DAPO, "dapo", epsilon_high=np.float32(0.25), delta=np.array(3))
@@ -236,10 +189,6 @@ def test_folders_and_patterns_are_files(tmp_path: Path) -> None:
     for data in (tmp_path, str(tmp_path / "step_*.jsonl"), [tmp_path]):
         assert [record["id"] for record in read(data)] == [9, 10]
         assert evaluate(data, "dr").total["records"] == 2
-
-
-def test_the_names_are_offered_where_names_are_completed() -> None:
-    assert {"evaluate", "read", "match", "GrpoError"} <= {*dir(grpo_cli)}
 
 
 def test_a_result_shows_itself() -> None:
@@ -278,27 +227,6 @@ def test_findings_of_data_in_memory_have_a_call_that_goes_on() -> None:
         trend(run).steps[3]["rewardmean"]
 
 
-@pytest.mark.more
-def test_every_answer_has_the_notes_of_its_command() -> None:
-    records = [
-        {"step": step, "log_probs_new": [[-1.0], [-2.0]], "rewards": [1, reward]}
-        for step, reward in enumerate((0, 1))
-    ]
-    steps = 'the numbers cover all 2 steps together; batch="step" gives one per step'
-    one = 'the numbers cover all 2 steps together; where="step==N" selects one'
-    assert steps in compare(records).notices
-    few = {"kl": "none", "surrogate": "clip", "aggregate": "token-mean"}
-    assert one in match(records, loss=0.5, clip_fraction=0.5, stages=few).notices
-    assert {steps, "1 of 2 groups is dead: all its advantages are 0"} <= {
-        *evaluate(records).notices
-    }
-    assumed = "log_probs_old is missing: assuming on-policy (old = new), so every ratio is 1"
-    assert assumed in grpo_cli.trend(records, "dr").notices
-    assert not check(records).notices
-    expecting = [records[0] | {"expected": {"loss": 1.0}}, records[1]]
-    assert '1 of 2 records have no "expected"' in verify(expecting, "dr").notices
-
-
 def test_questions_of_tokens_and_of_runs_are_functions_too() -> None:
     flags = ("-v", "dapo", "--by", "gradient", "--top", "5", "--where", "id!=dapo/0")
     wanted = json.loads(printed("show", DAPO, *flags, "--json", "-q"))
@@ -331,13 +259,6 @@ def test_having_keeps_the_rows_that_the_command_prints(level: str, having: str, 
     for name in {*kept} & {*wanted[0]}:
         values = [None if value != value else value for value in kept[name].tolist()]
         assert values == [row[name] for row in wanted], name
-
-
-def test_a_record_alone_has_shares_too() -> None:
-    alone, listed = evaluate(EMPTY, "dr"), evaluate([EMPTY], "dr")
-    for having in ("share>0.5", "contribution_share<0.5"):
-        kept = [one.columns(having=having)["position"].tolist() for one in (alone, listed)]
-        assert kept[0] == kept[1] in ([0], [2])
 
 
 FRAMES = {"pandas": "to_pandas", "polars": "to_polars", "pyarrow": "to_arrow"}
@@ -581,12 +502,6 @@ def test_the_batches_are_rows_of_a_level() -> None:
     assert evaluate(RUN).columns("batch")["loss"].tolist() == [evaluate(RUN).loss]
 
 
-def test_rows_are_joined_by_their_number(tmp_path: Path) -> None:
-    rows = [{"logprobs": [-1.0 - n / 8, -0.5], "reward": float(n % 2)} for n in range(4)]
-    assert evaluate(rows, "dr", group_size=2).total["groups"] == 2
-    assert check(rows, group_size=2).records == 2
-
-
 def nested(value: Any) -> Any:
     """A list of lists as an array of arrays."""
     if not isinstance(value, list) or not value or not isinstance(value[0], list):
@@ -616,15 +531,6 @@ def test_a_data_frame_is_read_by_its_rows() -> None:
     del Pandas.to_dict
     with pytest.raises(GrpoError, match=r"a path or paths, got Pandas; a record"):
         evaluate(Pandas(), "dr")  # type: ignore[arg-type]
-
-
-def test_a_variant_may_be_called_variants_and_variants_variant() -> None:
-    losses = [evaluate(ONE, name).loss for name in ("dr", "dapo")]
-    found = compare(ONE, variant=["dr", "dapo"])  # type: ignore[arg-type]
-    assert [one.loss for one in found.variants] == losses
-    assert evaluate(ONE, variants="dr").loss == losses[0]
-    assert verify(ONE | {"expected": {"loss": losses[0]}}, variants="dr").ok
-    assert show(ONE, top=0).rows == show(ONE, limit=0).rows == show(ONE).rows
 
 
 def same(found: Any, printed: Any) -> bool:
@@ -813,11 +719,6 @@ def test_a_name_has_the_page_of_its_command(name: str) -> None:
     page = grpo_cli.explain(name)
     assert f"{page}\n" == f"{page!r}\n" == run("explain", name).stdout
     assert "<pre>" in page._repr_html_()
-
-
-def test_notices_are_counted_at_a_prompt() -> None:
-    found = evaluate(dict(EMPTY, log_probs_old=None), "dr")
-    assert repr(found).endswith(f"\n3 notices: {found.notices[0]} (and 2 more in .notices)")
 
 
 @pytest.mark.more

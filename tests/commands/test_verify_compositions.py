@@ -9,13 +9,14 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command import run
-from files import each, some
-from mistakes import BETA, Rows, difference, k3
+from files import each, expressions
+from mistakes import BETA, difference, k3
 
 from grpo_cli import verify
 
@@ -53,74 +54,30 @@ def expected(
     return {"objective": total, "gradient": slopes}
 
 
-def found(numbers: dict[str, Any], *, beta: float = BETA, **more: Any) -> Sequence[str]:
+def of_mask(policy: Sequence[Sequence[int]], kl: Sequence[Sequence[int]]) -> dict[str, Any]:
+    return expected(mean_over(policy), mean_over(kl))
+
+
+def found(numbers: dict[str, Any], *, beta: float = BETA, **more: Any) -> list[str]:
     flags = {"beta": beta, **more.pop("flags", {})}
-    causes: Sequence[str] = difference(numbers, flags=flags, **{**COLUMNS, **more}).causes
-    return causes
+    return [*difference(numbers, flags=flags, **{**COLUMNS, **more}).causes]
 
 
-INVERTED = [[1 - kept for kept in row] for row in MASK]
-LATE = [[0, *row[:-1]] for row in MASK]
-ROLLED = [[[*row[-by:], *row[:-by]] for row in MASK] for by in (1, -1)]
+def strided(rewards: list[float]) -> list[float]:
+    """Advantages of groups of every second row."""
+    groups = [rewards[at % 2 :: 2] for at in range(len(rewards))]
+    return [
+        (reward - statistics.fmean(own)) / (statistics.stdev(own) + 1e-8)
+        for reward, own in zip(rewards, groups, strict=True)
+    ]
+
+
 EVERY = [[1] * n for n in LENGTHS]
-ENDS = [[1, 0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1, 1, 0], [0, 0, 0]]
-
-
-@each(
-    ("mask", "words"),
-    some([
-        (EVERY, "mask ignored: masked tokens count"),
-        (LATE, "mask shifted by one token, towards the end"),
-        (INVERTED, "mask inverted: only masked tokens count"),
-        (ROLLED[0], "mask shifted by one token, towards the end"),
-        ([*ENDS[:3], [1, 0, 0]], ""),
-        (ROLLED[1], "mask shifted by one token, towards the start"),
-    ], 3),
-)  # fmt: skip
-def test_other_masks_everywhere(mask: Rows, words: str) -> None:
-    weight = mean_over(mask)
-    causes = found(expected(weight, weight), mask=MASK)
-    assert words in causes if words else not any("mask" in cause for cause in causes)
-
-
-def test_the_kl_may_be_over_all_tokens() -> None:
-    words = "mask ignored: masked tokens count, in the KL but not in the policy term"
-    assert words in found(expected(mean_over(MASK), mean_over(EVERY)), mask=MASK)
-
-
-def test_groups_that_are_counted_off_the_rows() -> None:
-    """Two prompts one after the other, read as every second row."""
-    rewards = [1.0, 0.2, 0.6, 0.1]
-    advantages = [0.0] * 4
-    for rows in ((0, 2), (1, 3)):
-        own = [rewards[row] for row in rows]
-        for row in rows:
-            mean, std = statistics.fmean(own), statistics.stdev(own)
-            advantages[row] = (rewards[row] - mean) / (std + 1e-8)
-    weight = mean_over(EVERY)
-    numbers = expected(weight, weight, advantages)
-    causes = found(numbers, advantages=None, rewards=rewards, groups=[0, 0, 1, 1])
-    assert "groups of every n-th response, whatever their prompts" in causes
-
-
-def test_means_of_micro_batches_that_are_dealt_out() -> None:
-    """Responses 0 and 2 are one rank's, 1 and 3 another's; each takes its own token mean."""
-    tokens = [LENGTHS[0] + LENGTHS[2], LENGTHS[1] + LENGTHS[3]]
-    causes = found(
-        expected(lambda row, _: 0.5 / tokens[row % 2], beta=0.0),
-        beta=0.0,
-        stages={"aggregate": "token-mean"},
-    )
-    assert causes[0].startswith(
-        "the mean of the token means of micro-batches of every 2th response"
-    )
-
-
 OLD = [[x - 0.3 + 0.1 * at for at, x in enumerate(row)] for row in NEW]
 ENGINE = [[x - 0.25 + 0.13 * at for at, x in enumerate(row)] for row in NEW]
 
 
-def moved(policy: Callable[[int, int, float], tuple[float, float]], **more: Any) -> Sequence[str]:
+def moved(policy: Callable[[int, int, float], tuple[float, float]], **more: Any) -> list[str]:
     """What is said of values and slopes of tokens by row, position and log ratio; no KL."""
     total, slopes = 0.0, []
     for row, n in enumerate(LENGTHS):
@@ -132,50 +89,16 @@ def moved(policy: Callable[[int, int, float], tuple[float, float]], **more: Any)
     return found(numbers, beta=0.0, flags=flags, log_probs_old=OLD, **more)
 
 
-def test_a_log_ratio_over_the_length_that_is_not_summed() -> None:
-    def policy(row: int, _: int, d: float) -> tuple[float, float]:
-        value = math.exp(d / LENGTHS[row]) * A[row]
-        return value, value / LENGTHS[row]
-
-    words = "the log-ratio of each token is divided by the length of its response: it is not summed"
-    assert words in moved(policy, stages={"ratio": "sequence"})
-
-
-def test_log_ratios_without_exp_and_clip() -> None:
-    words = "log ratio instead of the ratio, and no clip: A·(log π_θ − log π_old)"
-    assert words in moved(lambda row, _, d: (d * A[row], A[row]))
-
-
-@each(
-    ("level", "words"),
-    [
-        (sum, "the sum over each response"),
-        (statistics.fmean, "the mean over each response"),
-        (math.prod, "the product over each response"),
-    ],
-)
-def test_corrections_at_another_level(level: Any, words: str) -> None:
-    """The row weighs each token with its own ratio, 2 at most; here are weights of responses."""
+def corrected(level: Any) -> list[str]:
     weights = [
         level([math.exp(old - engine) for old, engine in zip(*rows, strict=True)])
         for rows in zip(OLD, ENGINE, strict=True)
     ]
-
-    def policy(row: int, _: int, d: float) -> tuple[float, float]:
-        value = weights[row] * math.exp(d) * A[row]
-        return value, value
-
-    causes = moved(policy, stages={"correction": "token-truncate"}, log_probs_rollout=ENGINE)
-    assert f"correction by π_old/π_engine, {words}" in causes
-
-
-@pytest.mark.more
-def test_a_rounded_loss_that_many_mistakes_give_has_no_cause() -> None:
-    """−0.0005 is within 5e-5 of what several mistakes give; with ten digits it is one of them."""
-    weight = mean_over(LATE)
-    loss = -expected(weight, weight)["objective"]
-    assert found({"loss": loss}, mask=MASK) == ("mask shifted by one token, towards the end",)
-    assert found({"loss": round(loss, 1)}, mask=MASK) == ()
+    return moved(
+        lambda row, _, d: (weights[row] * math.exp(d) * A[row],) * 2,
+        stages={"correction": "token-truncate"},
+        log_probs_rollout=ENGINE,
+    )
 
 
 # ---- two mistakes in one loss ------------------------------------------------------------------
@@ -240,60 +163,6 @@ def named(variant: str = "grpo", *, gradient: bool = True, **wrong: Any) -> str:
     return answer.causes[0] if answer.explained == answer.differing == 3 else ""
 
 
-SUM = {"weight": lambda n: [1.0 / one for one in n]}
-TOKENS = {"weight": lambda n: [1.0 / sum(n)] * len(n)}
-INVERTED_RATIO = {"turn": -1.0}
-NO_BASELINE = {"advantage": lambda r, _: r / (r.std(ddof=1) + 1e-8)}
-NOT_CLIPPED = {"surrogate": lambda ratio, a: ratio * a, "slope": lambda ratio, a: ratio * a}
-
-
-@pytest.mark.more
-@each(
-    ("wrong", "gradient", "first", "second"),
-    some([
-        (TOKENS | NOT_CLIPPED, False, "token-mean", "clip missing"),
-        (INVERTED_RATIO | SUM, True, "ratio inverted", "adds up the token means"),
-        (NO_BASELINE | {"beta": 0.1}, True, "not centred", "β is 0.1 "),
-    ], 2),
-)  # fmt: skip
-def test_two_mistakes_of_which_neither_is_a_usual_setting(wrong, gradient, first, second) -> None:
-    words = named(gradient=gradient, **wrong)
-    assert first in words
-    assert second in words
-
-
-def test_a_factor_of_two_mistakes_is_named_as_the_two() -> None:
-    """The mean of each response (a factor per response) and ddof 0 (√(4/5)): not × 4.47."""
-    ddof = {"advantage": lambda r, _: (r - r.mean()) / (r.std() + 1e-8)}
-    words = named("dapo", **ddof, beta=0.0)
-    assert words.startswith("ddof 0 instead of 1 (-p std_ddof=0), and ")
-    assert "response-mean" in words
-
-
-@each("ddof", [0, 1])
-def test_a_constant_length_is_named_with_and_without_another_ddof(ddof: int) -> None:
-    std = {"advantage": lambda r, _: (r - r.mean()) / (r.std(ddof=ddof) + 1e-8)}
-    words = named("dapo", weight=lambda n: [1 / (len(n) * 13)] * len(n), beta=0.0, **std)
-    assert words.startswith("ddof 0 instead of 1" if ddof == 0 else "another denominator: ")
-    assert "divides each token by responses × 13, a constant length" in words
-    assert words.endswith("dapo divides by tokens")
-
-
-@each(
-    ("wrong", "words"),
-    [
-        (
-            {"advantage": lambda r, n: RIGHT["advantage"](r / n, n)},
-            "the rewards are divided by the lengths of their responses",
-        ),
-        ({"slope": lambda _, a: a}, "the gradient is the one at ratio 1"),
-        ({"bound": 0.1}, "log-ratio clamped at ±0.1 "),
-    ],
-)
-def test_single_mistakes_of_strangers(wrong, words) -> None:
-    assert named(**wrong).startswith(words)
-
-
 @each("steps", [True, False])
 def test_a_mask_without_end_of_text_is_found_by_its_id(steps) -> None:
     """The longest response ends too, another is cut, and one is nothing but its end."""
@@ -326,3 +195,10 @@ def test_readings_of_a_denominator_behind_another_mistake_are_one_sentence(tmp_p
     said = " ".join(run("verify", path, "-p", "beta=0", "--batch", "step").stdout.split())
     assert said.count("std_eps 0.0001 instead of 1e-08") == 1
     assert "and another denominator: your loss is the mean of the token means of" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["compositions", pytest.param("compositions_more", marks=pytest.mark.more)]
+)
+def test_compositions_are_named(name: str) -> None:
+    expressions(Path(__file__).parent / f"cases/verify/{name}.txt", globals())
