@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import catalogue
 import pytest
 from files import each
 
@@ -241,38 +242,18 @@ def test_a_paper_s_row_loads_no_framework() -> None:
 PRIVATE = re.compile(r"\b(told|dearest|(is|are) meant|are ours|ours times|knows no such)\b")
 
 
-def messages() -> Iterator[tuple[str, str]]:
-    """Place and text of every string of three words or more that is no docstring.
-
-    ``{…}`` is what an f-string fills in.
-    """
-    for path in sorted(PACKAGE.rglob("*.py")):
-        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-        bare = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        joined = (node for node in nodes if isinstance(node, ast.JoinedStr))
-        bare |= {id(one) for node in joined for value in node.values for one in ast.walk(value)}
-        for node in nodes:
-            if id(node) not in bare and isinstance(node, ast.Constant | ast.JoinedStr):
-                parts = _parts(node)
-                if len(" ".join(parts).split()) >= 3 and re.search("[a-z]{2}", " ".join(parts)):
-                    yield f"{path.relative_to(PACKAGE)}:{node.lineno}", "{…}".join(parts)
-
-
-def _parts(node: ast.Constant | ast.JoinedStr) -> list[str]:
-    parts = [""]
-    for value in node.values if isinstance(node, ast.JoinedStr) else [node]:
-        if isinstance(value, ast.FormattedValue):
-            parts.append("")
-        elif isinstance(value, ast.Constant) and isinstance(value.value, str):
-            parts[-1] += " ".join(re.split(r"\s+", value.value))
-    return parts
-
-
 @pytest.mark.more
 def test_messages_use_the_fields_words() -> None:
-    listed = [*messages()]
+    listed = [*catalogue.messages()]
     assert len(listed) > 1000
-    assert [one for one in listed if PRIVATE.search(one[1])] == []
+    assert [one for one in listed if PRIVATE.search(one.text)] == []
+
+
+def test_an_example_is_what_a_snapshot_shows() -> None:
+    shown = {"a.txt": "grpo: note: 3 groups are dead: their advantages are all 0 $ next"}
+    made = catalogue.Message("x.py:1", ["", " groups are dead: their advantages are all 0"])
+    assert made.example(shown) == "a.txt: grpo: note: 3 groups are dead: their advantages are all 0"
+    assert made.example({"b.txt": "nothing"}) == ""
 
 
 # ---- what ``files.each`` makes of many cases: all are tried, and those that fail are named -------
