@@ -243,7 +243,6 @@ class Page {
       p: () => this.jumps.nextClipped(-1),
       o: () => this.jumps.nextOutlier(1),
       i: () => this.jumps.nextOutlier(-1),
-      m: () => this.jumps.mostClipped(),
       F: () => this.foldAll(),
       f: () => this.fold(),
       c: () => this.recolor(cycle(record.quantities.map(({ name }) => name), this.quantity(record).name)),
