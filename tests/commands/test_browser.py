@@ -680,7 +680,7 @@ def test_the_marks_of_a_large_axis_are_not_cut_off(browser, grpo, tmp_path):
 
 @pytest.mark.more
 def test_noise_does_not_fill_a_chart(browser, grpo, tmp_path):
-    """A series around 1.2 that varies by 1 % spans a twentieth of its chart."""
+    """A series around 1.2 that varies by 1 % has an axis from 1 to 1.4."""
     noise = np.random.default_rng(1).uniform(1.194, 1.206, (30, 8)).tolist()
     noise[3], noise[4] = [1.194] * 8, [1.206] * 8
     rows = ({"step": at, "log_probs": [[-1.0] * 8], "rewards": [1.0]} for at in range(30))
@@ -695,7 +695,7 @@ def test_noise_does_not_fill_a_chart(browser, grpo, tmp_path):
     )
     line = browser.run(f"{chart}.querySelector('path.line').getAttribute('d')")
     heights = [float(one.split()[1]) for one in re.split("[ML]", line)[1:]]
-    assert max(heights) - min(heights) == pytest.approx(5.0, abs=0.3)
+    assert max(heights) - min(heights) == pytest.approx(3.0, abs=0.3)
     assert browser.run(f"{chart}.querySelector('text.unit').textContent") == "nats"
     assert browser.problems == []
 
