@@ -168,22 +168,22 @@ def test_the_colour_is_the_number_s(browse, grpo):
         assert len(set(steps)) > 4
 
 
-def test_pointing_tells_six_digits_and_choosing_all_of_them(browse, grpo):
+def test_a_token_has_the_digits_of_tables_and_all_of_them_as_titles(browse, grpo):
     tab = browse(DATA, "--record", "grpo/3")
     tokens = evaluated(grpo, DATA, 3)["responses"][0]["tokens"]
     box = "document.querySelectorAll('bdi.t')[2].getBoundingClientRect()"
     x, y = tab.run(f"(() => {{ const b = {box}; return [b.left + 2, b.top + 8]; }})()")
     tab.point(x, y)
     told = tab.run("page.tip.element.innerText")
-    assert re.search(rf"ratio ρ\s+{tokens['ratio'][2]:.6g}\b", told)
-    assert re.search(rf"advantage A\s+{tokens['advantage'][2]:.6g}\b", told)
+    assert re.search(rf"ratio ρ\s+{tokens['ratio'][2]:.4g}\b", told)
+    assert re.search(rf"advantage A\s+{tokens['advantage'][2]:.4g}\b", told)
     assert f"▾ clipped {tokens['clip'][2]} at 0.8" in told
     tab.run("page.jumps.go(page.view.record, 2)")
-    told = tab.run("page.tip.element.innerText")
-    assert re.search(rf"gradient\s+{tokens['gradient'][2]!r}\b", told)
-    assert re.search(rf"KL estimate\s+{tokens['kl'][2]!r}\b", told)
+    assert tab.run("page.tip.element.innerText") == told
     record = [json.loads(line) for line in DATA.read_text().splitlines()][3]
-    assert re.search(rf"log π_θ\s+{record['per_token_logps'][0][2]!r}\b", told)
+    titles = tab.run("[...document.querySelectorAll('.tip data')].map((one) => +one.title)")
+    exact = [tokens["gradient"][2], tokens["kl"][2], record["per_token_logps"][0][2]]
+    assert {*exact} <= {*titles}
 
 
 def test_keys_jump_to_the_clipped_and_to_the_outliers(browse, grpo):
@@ -199,9 +199,6 @@ def test_keys_jump_to_the_clipped_and_to_the_outliers(browse, grpo):
     for wanted in np.argsort(-sizes, kind="stable")[:3].tolist():
         tab.press("o")
         assert tab.run("page.current") == wanted
-    tab.press("m")
-    most = max(range(8), key=lambda r: (record["responses"][r]["clip_fraction"], -r))
-    assert tab.run("page.view.responses.responseOf(page.current)") == most
     tab.press("ArrowRight")
     assert tab.run("document.querySelectorAll('bdi.current').length") == 1
     tab.press("Escape")
@@ -339,8 +336,7 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
     engine = record["log_probs_rollout"][response][position]
     assert abs(trainer - engine) == max(sizes)
     assert tab.run("page.view.record.columns.mismatch[page.current]") == trainer - engine
-    told = tab.run("page.tip.element.innerText")
-    assert repr(trainer - engine) in told
+    assert f"{trainer - engine:.4g}" in tab.run("page.tip.element.innerText")
     assert tab.run("page.quantity(page.view.record).name") == "mismatch"
     assert tab.run("document.querySelector('pre').textContent") == record["prompt"]
     path = str(folder / f"step_{step}.jsonl")
@@ -353,13 +349,19 @@ def test_a_step_says_what_began_there_with_its_cause_and_fix(browse_run):
     tab, _, _ = browse_run
     summary = "[...document.querySelectorAll('.summary > *')].map((one) => one.textContent)"
     title, facts = tab.run("document.title"), tab.run(summary)
-    onset, worst = tab.run("[...document.querySelectorAll('.summary a')].slice(0, 2).map(String)")
+    onset, worst, group, token = tab.run("[...document.querySelectorAll('.summary a')].map(String)")
+    assert worst in group
+    assert group.partition("-by-")[0] in token
     family = "document.querySelector('.family')"
     assert tab.run(f"{family}.querySelector('a')") is None, "where it is worst is in the line above"
     assert "→" in tab.run(f"{family}.textContent")
     for address in (onset, worst):
         follow(tab, "#" + address.partition("#")[2])
-        assert tab.run(summary) == facts[: facts.index("last good step")]
+        assert ["evidence", *tab.run(summary)] == [
+            *facts[:1],
+            *facts[2 : facts.index("last good step")],
+        ]
+        assert token.partition("#")[2] in tab.run("document.querySelector('.verdict').innerHTML")
         (step,) = re.findall(r"step-(\d+)", address)
         assert tab.run("document.title").startswith(f"Step {step}: ")
         assert (tab.run("document.title") == title) == (address == onset)
@@ -513,8 +515,16 @@ def test_a_run_fits_every_width(browse_run, width):
             assert tab.run(f"{parts}.every((one) => one.scrollWidth <= one.clientWidth)"), part
     assert "mismatch ▲, length" in tab.run("document.body.innerText"), "where a finding points"
     if width < 600:
-        left = "[...document.querySelectorAll('td')].map((one) => one.getBoundingClientRect().left)"
-        assert len(set(tab.run(left))) <= 3, "two columns, and none of what is folded"
+        rows = "[...document.querySelectorAll('tr:not(:first-child)')]"
+        rows = f"{rows}.filter((one) => one.checkVisibility())"
+        assert max(tab.run(f"{rows}.map((one) => one.offsetHeight)")) < 35, "a row is a line"
+        seen = "[...row.cells].filter((one) => one.checkVisibility()).length"
+        taps = [
+            f"(() => {{ const row = {rows}[0]; {tap}; return {seen}; }})()"
+            for tap in ("", "row.click()")
+        ]
+        folded, opened = map(tab.run, taps)
+        assert folded < opened == tab.run(f"{rows}[0].cells.length"), "a tap shows all of it"
 
 
 def test_the_page_is_not_blank_before_its_script_runs_and_draws_every_record(
@@ -613,7 +623,7 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     browser.open(out)
     charts = "[...document.querySelectorAll('figure.chart')]"
     chart = f"{charts}.find((one) => one.textContent.startsWith('kl_k3'))"
-    open_charts = "[...document.querySelectorAll('.run > .charts figcaption span')]"
+    open_charts = "[...document.querySelectorAll('.run > .charts figcaption span[title]')]"
     names = browser.run(f"{open_charts}.map((one) => one.textContent)")
     assert names == ["loss", "kl_k3 (log)", "gradient_norm (log)", "kl"], "both rows are full"
     folded = "document.querySelector('details .charts').textContent"
@@ -622,6 +632,11 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     assert "(log)" in browser.run(f"{chart}.querySelector('svg').getAttribute('aria-label')")
     assert "(log)" in browser.run(f"{chart}.querySelector('figcaption').textContent")
     assert browser.run(f"{chart}.querySelectorAll('path.line').length") == 2
+    colours = browser.run(
+        f"[getComputedStyle({chart}.querySelector('figcaption .other')).color,"
+        f" getComputedStyle({chart}.querySelector('path.other')).stroke]"
+    )
+    assert colours[0] == colours[1], "the other run's value has the colour of its line"
     paths = f"[...{chart}.querySelectorAll('path.line')]"
     lines = browser.run(f"{paths}.map((one) => one.getAttribute('d'))")
     heights = [float(one.split()[1]) for line in lines for one in re.split("[ML]", line)[1:]]
@@ -665,7 +680,7 @@ def test_the_marks_of_a_large_axis_are_not_cut_off(browser, grpo, tmp_path):
 
 @pytest.mark.more
 def test_noise_does_not_fill_a_chart(browser, grpo, tmp_path):
-    """A series around 1.2 that varies by 1 % spans a twentieth of its chart."""
+    """A series around 1.2 that varies by 1 % has an axis from 1 to 1.4."""
     noise = np.random.default_rng(1).uniform(1.194, 1.206, (30, 8)).tolist()
     noise[3], noise[4] = [1.194] * 8, [1.206] * 8
     rows = ({"step": at, "log_probs": [[-1.0] * 8], "rewards": [1.0]} for at in range(30))
@@ -680,7 +695,7 @@ def test_noise_does_not_fill_a_chart(browser, grpo, tmp_path):
     )
     line = browser.run(f"{chart}.querySelector('path.line').getAttribute('d')")
     heights = [float(one.split()[1]) for one in re.split("[ML]", line)[1:]]
-    assert max(heights) - min(heights) == pytest.approx(5.0, abs=0.3)
+    assert max(heights) - min(heights) == pytest.approx(3.0, abs=0.3)
     assert browser.run(f"{chart}.querySelector('text.unit').textContent") == "nats"
     assert browser.problems == []
 
@@ -757,6 +772,43 @@ def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, wid
     browser.open(out)
     assert {*browser.run(named)} == heads
     assert browser.problems == []
+
+
+def test_a_command_is_copied(browse_run):
+    tab, _, _ = browse_run
+    tab.run(
+        "Object.defineProperty(navigator, 'clipboard', { configurable: true, value: "
+        "{ writeText: async (words) => { globalThis.copied = words; } } })"
+    )
+    tab.run("document.querySelector('.copy').click()")
+    tab.settle()
+    command = tab.run("document.querySelector('.command code').innerText")
+    assert command.startswith("grpo ")
+    assert [tab.run("copied"), tab.run("String(getSelection())")] == [command] * 2
+    assert tab.run("document.querySelector('.copy').textContent") == "copied"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_totals_are_balanced_and_a_token_is_a_line(browse, width):
+    tab = browse(DATA, "--record", "grpo/3", width=width)
+    lefts = tab.run(
+        "[...document.querySelectorAll('.totals div')].map((x) => x.getBoundingClientRect().left)"
+    )
+    counts = [lefts.count(one) for one in sorted({*lefts})]
+    assert len({*counts[:-1]}) <= 1, counts
+    rows = "[...document.querySelectorAll('.outliers tr')].slice(1).map((x) => x.offsetHeight)"
+    assert max(tab.run(rows)) < 40
+
+
+def test_an_axis_ends_at_its_marks(browse_run):
+    tab, _, _ = browse_run
+    ends = tab.run(
+        "[...document.querySelectorAll('.chart')].filter((one) => !/[(]log/.test(one.textContent))"
+        ".map((one) => [...one.querySelectorAll('line.faint, line.zero')]"
+        ".map((line) => line.y1.baseVal.value))"
+    )
+    assert len(ends) > 3
+    assert all((max(one), min(one)) == (106.0, 6.0) for one in ends), ends
 
 
 def test_no_line_ends_within_a_number(browse_run):

@@ -11,6 +11,9 @@ const DIGIT = 7;
 // A positive series spans at least this share of its largest value, unless something was found in it: else noise looks like an event.
 const LEAST_SPAN = 0.2;
 
+// By so much of the distance of two marks a value may be beyond the last one.
+const SLACK = 0.05;
+
 // A positive series that spans more has a logarithmic axis.
 const DECADE = 10;
 
@@ -128,6 +131,11 @@ class Chart {
     const missing = low > 0 && !log && !this.findings.length ? LEAST_SPAN * high - (high - low) : 0;
     if (missing > 0 && this.constant === null) [low, high] = [low - missing / 2, high + missing / 2];
     if (this.constant !== null) [low, high] = [low - (Math.abs(low) || 1), high + (Math.abs(high) || 1)];
+    if (!log && this.constant === null) {
+      const width = stride(low, high, 4); // ends at marks
+      [low, high] = [Math.floor(low / width + SLACK) * width, Math.ceil(high / width - SLACK) * width];
+      this.numbers = ticks(low, high, 4, width);
+    } else this.numbers = log ? decades(low, high) : [this.constant];
     const scaled = log ? (value) => Math.log(Math.max(value, low)) : (value) => value;
     const span = Math.max(steps[last] - steps[first], 1);
     Object.assign(this, { low, high, log });
@@ -148,9 +156,9 @@ class Chart {
   }
 
   *axes() {
-    const { low, high, log, constant, width, x, y } = this;
+    const { low, numbers, width, x, y } = this;
     const { run: { steps }, range: [first, last] } = this.charts;
-    for (const mark of constant !== null ? [constant] : log ? decades(low, high) : ticks(low, high, 5)) {
+    for (const mark of numbers) {
       yield draw("text", { x: LEFT - 8, y: y(mark) + 4, "text-anchor": "end" }, Math.abs(mark) < 1e5 ? shown(mark, 4) : mark.toExponential());
       yield draw("line", { class: mark === 0 && low < 0 ? "axis zero" : "axis faint", x1: LEFT - 4, x2: width, y1: y(mark), y2: y(mark) });
     }
@@ -213,7 +221,7 @@ class Chart {
     const others = (metric.others ?? []).map((values) => values[place]).filter((one) => one !== null);
     const value = metric.values[place];
     const [own, ...rest] = [value, ...others].map((one) => shown(one, others.length ? 3 : 4));
-    this.value.textContent = `step ${run.steps[place]}: ${own}${rest.map((one) => ` (${one})`).join("")}`;
+    this.value.replaceChildren(`step ${run.steps[place]}: ${own}`, ...rest.map((one) => make("data.other", {}, ` (${one})`)));
     this.cursor.setAttribute("transform", `translate(${this.x(place)} 0)`);
     this.cursor.style.display = at === null ? "none" : "";
     this.cursor.lastChild.setAttribute("cy", value === null ? -9 : this.y(value));
@@ -315,13 +323,17 @@ function decades(low, high) {
 }
 
 // Round numbers from low to high, about so many.
-function ticks(low, high, count) {
+function ticks(low, high, count, width = stride(low, high, count)) {
   if (!(high > low)) return [low];
-  const rough = (high - low) / count;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const width = [1, 2, 5, 10].find((one) => one * power >= rough * (1 - 1e-9)) * power;
   const first = Math.ceil(low / width - 1e-9);
   return Array.from({ length: Math.floor(high / width + 1e-9) - first + 1 }, (_, at) => (first + at) * width);
+}
+
+// The distance of such numbers.
+function stride(low, high, count) {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].find((one) => one * power >= rough * (1 - 1e-9)) * power;
 }
 
 // A line through values from one place to another. Where several share a pixel its least and largest are kept, in their order.

@@ -50,18 +50,6 @@ class Jumps {
     this.go(this.page.view.record, tokens[next]);
   }
 
-  mostClipped() {
-    const { record, responses } = this.page.view;
-    const [best] = [...responses.order].sort((a, b) => clipped(record, b) - clipped(record, a));
-    if (best === undefined || !(clipped(record, best) > 0)) return this.page.say("no token is clipped");
-    responses.toggle(responses.all[best], true);
-    let t = record.starts[best];
-    while (!record.clip[t]) t++;
-    this.go(record, t);
-    responses.all[best].element.scrollIntoView({ block: "start" });
-    this.page.tell();
-  }
-
   step(direction) {
     const { record, responses } = this.page.view;
     const r = this.page.current === null ? null : responses.responseOf(this.page.current);

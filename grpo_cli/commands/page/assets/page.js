@@ -145,7 +145,7 @@ class Page {
       const way = at === null ? record : link(`#record-${at}-response-${response}-token-${position}`, record);
       return [way, shown(response), shown(position), ...(worded ? [token] : []), ...numbers.map(value)];
     };
-    fill(table, ["record", "response", "position", ...(worded ? ["token"] : []), ...names], rows.map(cells));
+    fill(table, ["record", "response", "position", ...(worded ? ["token"] : []), ...names], rows.map(cells), names[0]);
     const words = make("b", {}, capital(heading));
     return make("details", { open: "" }, make("summary", {}, words), make("div.wide", {}, table));
   }
@@ -189,7 +189,7 @@ class Page {
 
   tell() {
     const token = this.current === null ? null : this.view.responses.token(this.current);
-    if (token) this.tip.show(this.view.record, this.view.responses, this.current, token, { exact: true });
+    if (token) this.tip.show(this.view.record, this.view.responses, this.current, token);
     else this.tip.hide();
   }
 
@@ -207,7 +207,7 @@ class Page {
     this.main.addEventListener("pointerover", (event) => {
       const token = tokenOf(event);
       if (token && event.pointerType !== "touch") {
-        this.tip.show(this.view.record, this.view.responses, token.t, token, { exact: token.t === this.current });
+        this.tip.show(this.view.record, this.view.responses, token.t, token);
       } else if (!token) this.tell();
     });
     this.main.addEventListener("pointerleave", () => this.tell());
@@ -243,7 +243,6 @@ class Page {
       p: () => this.jumps.nextClipped(-1),
       o: () => this.jumps.nextOutlier(1),
       i: () => this.jumps.nextOutlier(-1),
-      m: () => this.jumps.mostClipped(),
       F: () => this.foldAll(),
       f: () => this.fold(),
       c: () => this.recolor(cycle(record.quantities.map(({ name }) => name), this.quantity(record).name)),

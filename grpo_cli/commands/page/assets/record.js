@@ -96,7 +96,7 @@ class RecordView {
       const numbers = present.map((name) => number(columns[name][t]));
       return [shown(this.record.responses[r].response), link, ...(this.positions ? [] : [word]), ...numbers, clipWords(SIDES[clip[t]])];
     });
-    fill(this.outliers, heads, rows);
+    fill(this.outliers, heads, rows, NAMES[quantity.column] ?? (quantity.name === "ratio" ? "ratio" : quantity.column));
   }
 }
 

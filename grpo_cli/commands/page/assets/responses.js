@@ -29,7 +29,6 @@ class Responses {
     view.strip.view = view;
     view.strip.style.maxWidth = `${12 * facts.length}px`;
     view.text = make("div.tokens", { hidden: "" });
-    if (!this.record.named) view.text.classList.add("numbers");
     const title = make("h3", {}, view.fold, make("span.facts", {}, ...this.facts(facts, r)));
     view.element = make("section.response", { id: `response-${r}` }, title, view.strip, view.text);
     this.seen.observe(view.strip);

@@ -67,16 +67,15 @@ class RunView {
     return make("div.controls", {}, make("label", {}, "find ", this.search), make("label", {}, "steps ", this.ends[0], " to ", this.ends[1]), this.all);
   }
 
-  // The likely cause, the fix, the last good step, the evidence and the other events below a title that says what happened.
+  // The evidence, the likely cause, the fix, the last good step and the other events below a title that says what happened.
   verdict() {
     const { verdict, facts, findings, events, against } = this.run;
     const title = against ? make("p.verdict", {}, sentences([verdict.split("; ")[0]], this.run)) : null; // the page's is about the other run
     const wrong = findings.some(({ severity }) => severity === "warning");
     const content = (name, words) => (name === "also" ? link(`#event-${events.findIndex(({ title }) => title === words)}`, words) : words);
     const rows = facts.map(([name, words]) => [name, content(name, words)]);
-    const at = facts.findIndex(([name]) => name === "also");
     const main = events.findIndex((event) => event.main);
-    if (main >= 0) rows.splice(at < 0 ? rows.length : at, 0, ["evidence", this.evidence(main)]);
+    if (main >= 0) rows.unshift(["evidence", this.evidence(main)]);
     return [title, summary(rows, wrong)];
   }
 
@@ -84,7 +83,7 @@ class RunView {
   evidence(event) {
     const [[first, ...others]] = families(this.run.findings.filter((one) => one.event === event && one.severity === "warning"));
     const count = others.length;
-    return make("span", {}, ...this.sentence(first), count ? ` (${count} other ${first.measure} metric${count > 1 ? "s" : ""} moved too)` : "", " ", this.links(first));
+    return make("span", {}, ...this.sentence(first), count ? ` (${count} other ${first.measure} metric${count > 1 ? "s" : ""} moved too)` : "", " ", placeLinks(this.run, first, first.onset));
   }
 
   findings() {
@@ -122,7 +121,7 @@ class RunView {
 
   // The first of a family in a sentence, the others, as mismatch.ess of mismatch.k3, as numbers after it.
   finding(family) {
-    return make("li", {}, ...this.sentence(family[0]), " ", this.links(family[0]), this.others(family));
+    return make("li", {}, ...this.sentence(family[0]), " ", placeLinks(this.run, family[0], family[0].onset), this.others(family));
   }
 
   others([{ onset }, ...others]) {
@@ -134,18 +133,6 @@ class RunView {
   sentence(finding) {
     const { onset, sentence } = finding;
     return [this.steps.length ? link(`#step-${onset}`, `step ${onset}`) : `step ${onset}`, ` ${arrow(finding)} `, sentence.replace(` at step ${onset}:`, ":")];
-  }
-
-  // Where a finding is worst: the step, and the token or response.
-  links(finding) {
-    const { onset, worst_step: worst, worst: place } = finding;
-    const group = place ? groupOf(this.run, worst, place) : -1;
-    const links = worst !== onset && this.steps.length ? ["worst at ", link(`#step-${worst}`, `step ${worst}`)] : [];
-    if (group >= 0) {
-      const token = place.token === null ? "" : `-token-${place.token}-by-${finding.by}`;
-      links.push(links.length ? ": " : "there: ", link(`#step-${worst}-group-${group}-response-${place.response}${token}`, evidence(finding)));
-    }
-    return make("span.links", {}, ...links);
   }
 
   // Which part of the run carries its changes, in the words of the command.
@@ -233,6 +220,19 @@ class RunView {
   }
 }
 
+// Where a finding is worst, from any step: the step, the group, and the token or response.
+function placeLinks(run, finding, from) {
+  const { worst_step: worst, worst: place } = finding;
+  const group = place ? groupOf(run, worst, place) : -1;
+  const links = worst !== from && run.kept[worst] !== undefined ? [[link(`#step-${worst}`, `step ${worst}`)]] : [];
+  if (group >= 0) {
+    const [address, by] = [`#step-${worst}-group-${group}`, finding.by ? `-by-${finding.by}` : ""];
+    const token = place.token === null ? "" : `-token-${place.token}`;
+    links.push([link(address + by, groupWords(run.groups[worst], group))], [link(`${address}-response-${place.response}${token}${token && by}`, evidence(finding))]);
+  }
+  return make("span.links", {}, ...(links.length ? ["worst: "] : []), ...links.flatMap((one, at) => (at ? [" › ", ...one] : one)));
+}
+
 // Facts by their names, as the likely cause and the fix.
 const summary = (facts, wrong) => make(wrong ? "dl.summary.wrong" : "dl.summary", {}, ...facts.flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));
 
@@ -265,7 +265,12 @@ function checkWords(words) {
 function commandLine(words) {
   const [command, note] = words.split("  # ");
   const spaced = command.split(" ").flatMap((word, at) => [at ? " " : "", make("span", {}, word)]); // lines break between words alone
-  return make("div.command", {}, note ? make("span.hint", {}, note) : null, make("code", {}, ...spaced));
+  const code = make("code", {}, ...spaced);
+  const copy = ({ target }) => {
+    getSelection().selectAllChildren(code); // where there is no clipboard
+    navigator.clipboard?.writeText(command).then(() => (target.textContent = "copied"), () => null);
+  };
+  return make("div.command", {}, make("span.hint", {}, note ?? ""), make("button.copy", { type: "button", onclick: copy }, "copy"), code);
 }
 
 // What the place of a finding is, with its number.

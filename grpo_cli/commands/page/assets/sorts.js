@@ -10,14 +10,13 @@ function clipCounts(record, r) {
 }
 
 const fact = (name) => (record, r) => Number(record.responses[r][name] ?? -Infinity);
-const clipped = (record, r) => fact("clip_fraction")(record, r);
 
 const SORTS = {
   written: { words: "as written", value: () => 0 },
   reward: { words: "reward", value: (record, r) => total(record.responses[r].reward) },
   advantage: { words: "advantage", value: fact("advantage") },
   length: { words: "length", value: fact("length") },
-  clipped: { words: "clip fraction", value: clipped },
+  clipped: { words: "clip fraction", value: fact("clip_fraction") },
   contribution: { words: "contribution", value: fact("contribution") },
   gradient: { words: "gradient norm", value: fact("gradient_norm") },
   outlier: { words: "largest token", value: (record, r, quantity) => largest(record, r, quantity) },

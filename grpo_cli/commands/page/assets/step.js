@@ -57,7 +57,7 @@ class StepView {
     if (!one) return [];
     const { facts } = this.run.events[one.event];
     return [
-      make("p.verdict", {}, `${arrow(one)} ${one.sentence}`),
+      make("p.verdict", {}, `${arrow(one)} ${one.sentence}`, placeLinks(this.run, one, this.step)),
       facts.length ? summary(facts, one.severity === "warning") : null,
       commandLine((one.onset === this.step ? one.command : one.worst_command) ?? ""),
     ];
@@ -113,7 +113,7 @@ class StepView {
     fill(table, ["metric", "before", `step ${this.step}`, "after", "deviation", "what it is"], rows.map((row) => {
       const [before, after] = row.around;
       return [name(row), number(before), make("b", {}, number(row.value)), number(after), deviation(row.around), make("span.about", {}, row.about ?? "")];
-    }));
+    }), `step ${this.step}`);
     return make("div.wide", {}, table);
   }
 

@@ -1,4 +1,4 @@
-// All numbers of one token: six digits while pointed at, every digit of the float64 once chosen.
+// All numbers of one token, with the digits that tables have; every digit of a number is its title.
 
 class Tip {
   constructor() {
@@ -6,7 +6,7 @@ class Tip {
     document.body.append(this.element);
   }
 
-  show(record, responses, t, anchor, { exact }) {
+  show(record, responses, t, anchor) {
     const r = responses.responseOf(t);
     const { response, reward } = record.responses[r];
     const position = record.columns.position ? record.columns.position[t] : t - record.starts[r];
@@ -17,7 +17,7 @@ class Tip {
       make("span", {}, ` response ${response}, token ${position}${typeof reward === "number" ? `, reward ${shown(reward)}` : ""}`),
     );
     const list = make("dl", {});
-    for (const [name, value] of facts(record, t, exact)) {
+    for (const [name, value] of facts(record, t)) {
       list.append(make("div", {}, make("dt", {}, name), make("dd", {}, value)));
     }
     this.element.replaceChildren(heading, make("p", {}, clipSentence(record, t)), list);
@@ -60,10 +60,10 @@ const SHOWN = [
   ["gradient", "gradient"],
 ];
 
-function* facts(record, t, exact) {
+function* facts(record, t) {
   for (const [name, words] of SHOWN) {
     const values = record.columns[name];
-    if (values) yield [words, exact ? String(values[t]) : shown(values[t])];
+    if (values) yield [words, number(values[t])];
     else if (name === "log_probs_old" && record.on_policy && record.columns.log_probs_new) {
       yield [words, "as log π_θ"];
     }

@@ -5,7 +5,6 @@ const HELP = [
   ["↑ ↓", "response"],
   ["n p", "next, previous clipped token"],
   ["o i", "next, previous of the most extreme tokens"],
-  ["m", "the response with the most clipped tokens"],
   ["f", "fold or unfold; F all"],
   ["c", "next colour"],
   ["s", "next order"],
@@ -45,10 +44,6 @@ class Toolbar {
       (name) => page.reorder(name),
     );
     this.legend = make("span.legend");
-    const ofClipped = [
-      button("most clipped response", "the response with the most clipped tokens (m)", () => page.jumps.mostClipped()),
-      ways("clipped token", "np", (direction) => page.jumps.nextClipped(direction)),
-    ];
     this.clipped = record.clip.some((side) => side);
     this.element.replaceChildren(
       make("label", {}, "colour ", this.colorSelect),
@@ -58,7 +53,7 @@ class Toolbar {
         "span.jumps",
         {},
         button("fold all", "fold or unfold all responses (F)", () => page.foldAll()),
-        ...(this.clipped ? ofClipped : []),
+        this.clipped ? ways("clipped token", "np", (direction) => page.jumps.nextClipped(direction)) : "",
         ways("extreme token", "oi", (direction) => page.jumps.nextOutlier(direction)),
       ),
       make("details.keys", {}, make("summary", {}, "keys"), this.keys()),

@@ -43,16 +43,18 @@ const capital = (words) => `${words[0].toUpperCase()}${words.slice(1)}`;
 // A rounded number; sorting and pointing have all of them.
 const number = (value, digits = 4) => (typeof value === "number" ? make("data", { value, title: String(value) }, shown(value, digits)) : shown(value));
 
-// Fills a table, whose rows are sorted by a click on a heading; a column without any value is left out. Each cell knows its
-// heading: on a narrow screen rows wrap, with the headings in them. Returns the rows.
-function fill(table, everyHead, everyCell) {
+// Fills a table, whose rows are sorted by a click on a heading; a column without any value is left out. On a narrow screen a
+// row is a line of its leading cells and `more`, with their headings; a tap shows the others. Returns the rows.
+function fill(table, everyHead, everyCell, more) {
   const filled = everyHead.map((_, at) => !everyCell.length || everyCell.some((row) => row[at] !== "–"));
   const [heads, ...rows] = [everyHead, ...everyCell].map((row) => row.filter((_, at) => filled[at]));
   const kind = (name) => (TEXTS.has(name) ? ".word" : "");
-  const cell = (content, at) => make(`td${kind(heads[at])}${content === "·" ? ".none" : ""}`, { "data-head": heads[at] }, content);
+  const lead = (name) => (LEADING.has(name) || name === more ? ".lead" : "");
+  const cell = (content, at) => make(`td${kind(heads[at])}${lead(heads[at])}`, { "data-head": heads[at] }, content);
   const sort = (name, at) => make("button.sort", { type: "button", onclick: () => sortBy(table, at) }, name);
   const head = make("tr", {}, ...heads.map((name, at) => make(`th${kind(name)}`, { scope: "col" }, sort(name, at))));
-  const made = rows.map((row) => make("tr", {}, ...row.map(cell)));
+  const toggle = ({ target, currentTarget }) => target.closest("a, button") || currentTarget.classList.toggle("open");
+  const made = rows.map((row) => make("tr", { onclick: toggle }, ...row.map(cell)));
   heads.forEach((name, at) => TEXTS.has(name) || alignPoints(made.map((row) => row.cells[at])));
   table.replaceChildren(head, ...made);
   return made;
@@ -68,6 +70,9 @@ function alignPoints(cells) {
 
 // Columns of text, aligned left.
 const TEXTS = new Set(["token", "record", "metric", "series", "what it is", "there − here", "worst in"]);
+
+// What a row is, and its main number.
+const LEADING = new Set(["response", "position", "token", "record", "metric", "series", "reward", "worst in", "there − here", "deviation"]);
 
 // Sorts by a column, numbers from the largest on and words from the first on; the second time the other way.
 function sortBy(table, at) {
