@@ -30,6 +30,7 @@ from trended import (
     written,
 )
 
+from grpo_cli import evaluate
 from grpo_cli.batch import F64
 
 T = np.arange(60)
@@ -240,6 +241,6 @@ def test_what_is_found(name: str, tmp_path: Path) -> None:
     made = {one: getattr(runs, one) for one in dir(runs) if not one.startswith("_")}
     modules = {"np": np, "math": math, "random": random, "accumulate": accumulate}
     own = (z, learning, normal, centred, given, found, sentences, short, fails, against, values)
-    names = made | modules | {one.__name__: one for one in (*own, put, run, answer)}
+    names = made | modules | {one.__name__: one for one in (*own, put, run, answer, evaluate)}
     names |= {"T": T, "PLAIN": PLAIN, "SAMPLES": SAMPLES, "COLUMNS": COLUMNS, "IDS": IDS}
     expressions(Path(__file__).parent / "cases" / f"{name}.txt", names, by_hand=True)
