@@ -69,9 +69,18 @@ class Runs:
 
     def log(self, _first: int = 0, **values: Any) -> Path:
         """A trainer's log: of each series its values, from the first step on."""
-        steps = enumerate(zip(*map(list, values.values()), strict=True), _first)
-        rows = [{"step": at} | dict(zip(values, map(float, row), strict=True)) for at, row in steps]
+        return self.log_at(**{
+            name: dict(enumerate(map(float, each), _first)) for name, each in values.items()
+        })  # fmt: skip
+
+    def log_at(self, **values: Mapping[int, float]) -> Path:
+        """A trainer's log: of each series its values by step."""
         path = next(self._next).with_suffix(".json")
+        steps = sorted({step for each in values.values() for step in each})
+        rows = [
+            {"step": at} | {name: each[at] for name, each in values.items() if at in each}
+            for at in steps
+        ]
         path.write_text(json.dumps({"log_history": rows}))
         return path
 
@@ -222,6 +231,17 @@ def against(first: object, second: object) -> list[str]:
     return lines
 
 
+def compared(path: object, log: object, *flags: object) -> list[str]:
+    """Each series of a log, with what it is compared with."""
+    document, lines = trend(path, "--log", log, *flags)["log"], []
+    for one in document["series"]:
+        line = f"{one['name']}: {'agrees' if one['agrees'] else 'differs'}, {one['steps']} steps"
+        if one["first"] is not None:
+            line += f", from step {one['first']}: {one['logged']:.6g}, not {one['recomputed']:.6g}"
+        lines.append(line + (f"; {one['because']}" if one["because"] else ""))
+    return [document["framework"], *lines]
+
+
 def values(path: object, name: str, *flags: object) -> str:
     """A column of the steps, equal neighbours counted."""
     found = groupby(step.get(name, "missing") for step in trend(path, *flags)["steps"])
@@ -239,8 +259,21 @@ def put(array: Any, place: Any, value: Any) -> Any:
 def test_what_is_found(name: str, tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     made = {one: getattr(runs, one) for one in dir(runs) if not one.startswith("_")}
-    modules = {"np": np, "math": math, "random": random, "accumulate": accumulate}
-    own = (z, learning, normal, centred, given, found, sentences, short, fails, against, values)
+    modules = {"json": json, "np": np, "math": math, "random": random, "accumulate": accumulate}
+    own = (
+        z,
+        learning,
+        normal,
+        centred,
+        given,
+        found,
+        sentences,
+        short,
+        fails,
+        against,
+        compared,
+        values,
+    )
     names = made | modules | {one.__name__: one for one in (*own, put, run, answer, evaluate)}
     names |= {"T": T, "PLAIN": PLAIN, "SAMPLES": SAMPLES, "COLUMNS": COLUMNS, "IDS": IDS}
     expressions(Path(__file__).parent / "cases" / f"{name}.txt", names, by_hand=True)

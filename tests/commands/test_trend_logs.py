@@ -7,7 +7,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,6 @@ def log_of(path: Path, values: Mapping[str, Values]) -> Path:
     return path
 
 
-def state() -> dict[str, dict[int, Any]]:
-    """The series of the sample run's own log."""
-    found: dict[str, dict[int, Any]] = {}
-    for row in json.loads(STATE.read_text())["log_history"]:
-        for name, value in row.items():
-            found.setdefault(name, {})[row["step"]] = value
-    return {name: values for name, values in found.items() if name != "step"}
-
-
 def compared(path: object, log: Path, *flags: str) -> dict[str, Any]:
     """Each series of a log, by name, with what it is compared with."""
     found = answer("trend", path, "--log", log, *flags)["log"]["series"]
@@ -59,42 +50,6 @@ def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
     assert "norm over the parameters" in gradient["because"]
 
 
-@pytest.mark.more
-def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared(tmp_path: Path) -> None:
-    """Without the correction that the trainer had, and under names of another framework."""
-    loss = compared(HEALTHY, STATE, "-v", "trl/grpo")["loss"]
-    assert (loss["agrees"], loss["first"]) == (False, 0)
-    assert loss["logged"] == pytest.approx(-0.000783, abs=1e-6)
-    others = {"actor/pg_loss": state()["loss"], "actor/grad_norm": state()["grad_norm"]}
-    log = log_of(tmp_path / "trainer_state.json", others)
-    told = compared(HEALTHY, log, "-v", "trl/grpo", "--names", "verl")
-    assert [(name, one["agrees"], one["steps"]) for name, one in told.items()] == [
-        ("actor/pg_loss", False, 0), ("actor/grad_norm", False, 0),
-    ]  # fmt: skip
-    assert "micro-batches and ranks" in told["actor/pg_loss"]["because"]
-
-
-@pytest.mark.more
-def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
-    log = state()
-    log["kl"] = {step: 2 * value for step, value in log["kl"].items()}
-    log["reward"][31] += 0.5
-    found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), *TRL)
-    assert found["kl"]["because"] == "the log has 2 times grpo's value at every step"
-    assert (found["reward"]["first"], found["reward"]["because"]) == (30, "")
-
-
-@pytest.mark.more
-def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
-    """A length under an older name, and a KL that the objective has not."""
-    steps = answer("trend", HEALTHY, "-v", "dapo")["steps"]
-    names = {"completion_length": "length_mean", "kl": "kl_k3"}
-    log = {name: {at: one[of] for at, one in enumerate(steps)} for name, of in names.items()}
-    log |= {"reward": {at: one["reward_mean"] for at, one in enumerate(steps)}, "lr": {0: 1e-6}}
-    found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), "-v", "dapo")
-    assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"lr"}
-
-
 def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values]) -> Path:
     """A run whose reward has these values, by step, and whose reward functions have others."""
     return write(path, (
@@ -102,134 +57,6 @@ def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values
         | {f"rewards/{name}": [each[step]] for name, each in others.items() if step in each}
         for step, value in values.items()
     ))  # fmt: skip
-
-
-@each(
-    ("name", "ours", "logged", "agrees"),
-    [
-        ("kl", 1e-9, 1e-9 + 0.99e-7, True), ("kl", 1e-9, 1e-9 + 1.01e-7, False),
-        ("kl", 5.0, 5.0 * (1 + 0.99e-4), True), ("kl", 5.0, 5.0 * (1 + 1.02e-4), False),
-        ("kl", -5.0, 5.0, False),
-        ("loss", 1e-9, 1e-9 + 0.99e-6, True), ("loss", 1e-9, 1e-9 - 0.99e-6, True),
-        ("loss", 1e-9, 1e-9 + 1.01e-6, False),
-    ],
-)  # fmt: skip
-def test_how_near_a_logged_number_must_be(
-    name: str, ours: float, logged: float, agrees: bool, tmp_path: Path
-) -> None:
-    """A ten-thousandth; or a millionth of a loss, and a tenth of that of other numbers."""
-    values = {1: 0.5, 2: ours, 3: -7.0, 4: 2.0}
-    if name == "loss":  # of a ratio 1, J is the mean of the advantages
-        rows = ({"step": n, "log_probs": [[-1.0]], "advantages": [-x]} for n, x in values.items())
-        path = write(tmp_path / "a.jsonl", rows)
-    else:
-        path, name = rewards(tmp_path / "a.jsonl", values, {}), "reward"
-    log = log_of(tmp_path / "trainer_state.json", {name: {1: 0.5, 2: logged, 3: -7.0}})
-    found = compared(path, log, "-v", "dr")[name]
-    assert (found["steps"], found["agrees"]) == (3, agrees)
-    if not agrees:
-        assert (found["first"], found["logged"]) == (2, logged)
-        assert found["recomputed"] == pytest.approx(ours)
-
-
-TRIPLE = "the log has 3 times grpo's value at every step"
-OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
-
-
-@pytest.mark.more
-@each(
-    ("of", "others", "because"),
-    [
-        (lambda value: 3 * value, {}, TRIPLE),
-        (lambda value: 3 * value * (1 + 4e-5 * (value > 2)), {}, TRIPLE),
-        (lambda value: 3 * value * (1 + 1.3e-4 * (value > 2)), {}, ""),
-        (lambda value: value + 9, {}, ""),
-    ],
-)
-def test_what_explains_a_difference(of: Any, others: Any, because: str, tmp_path: Path) -> None:
-    """One factor, within a ten-thousandth, from three steps on.
-
-    The log counts so many steps ahead, which a series that agrees tells.
-    """
-    path = rewards(tmp_path / "a.jsonl", OURS, others)
-    for shift in (0, 1, -1):
-        log = {"reward": {n + shift: of(value) for n, value in OURS.items()}}
-        log["completions/mean_length"] = {n + shift: 1.0 for n in OURS}  # is of no use: constant
-        (tmp_path / "b").mkdir(exist_ok=True)
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for row in rows:  # a series that agrees, and varies
-            row["log_probs_rollout"] = [[-1.0 - row["step"] / 7]]
-        log["sampling/sampling_logp_difference/mean"] = {n + shift: n / 7 for n in OURS}
-        found = compared(
-            write(tmp_path / "b" / "a.jsonl", rows),
-            log_of(tmp_path / "trainer_state.json", log), "-v", "dr",
-        )  # fmt: skip
-        assert found["sampling/sampling_logp_difference/mean"]["agrees"]
-        reward = found["reward"]
-        assert (reward["agrees"], reward["first"], reward["because"]) == (False, 1, because)
-
-
-@each(("steps", "told"), [(3, False), (4, True)])
-def test_a_factor_is_told_from_three_steps_on(steps: int, told: bool, tmp_path: Path) -> None:
-    """Of a number that is 0 there is none."""
-    ours = dict(enumerate([0.0, 1.5, 7.0, 11.0][:steps]))
-    log = {"reward": {at: 2.0 * value or 1.0 for at, value in ours.items()}}
-    path = rewards(tmp_path / "a.jsonl", ours, {})
-    one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
-    assert one["because"] == ("the log has 2 times grpo's value at every step" if told else "")
-
-
-def test_a_factor_that_begins_at_a_step_is_named(tmp_path: Path) -> None:
-    ours = dict(enumerate([1.0, 1.5, 7.0, 11.0, 2.0, 5.0]))
-    log = {"reward": {at: value * (2.0 if at > 1 else 1.0) for at, value in ours.items()}}
-    path = rewards(tmp_path / "a.jsonl", ours, {})
-    one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
-    assert (one["first"], one["because"]) == (2, "the log has 2 times grpo's value from step 2 on")
-
-
-@pytest.mark.more
-@each("written", [lambda one: round(one, 4), lambda one: float(f"{one:.4g}")])
-def test_a_log_that_rounds_agrees(written: Callable[[float], float], tmp_path: Path) -> None:
-    """Where a number is farther from grpo's than its last digit, it does not."""
-    log = {name: {at: written(one) for at, one in each.items()} for name, each in state().items()}
-    path = tmp_path / "trainer_state.json"
-    found = compared(HEALTHY, log_of(path, log), *TRL)
-    assert [one["name"] for one in found.values() if not one["agrees"]] == ["grad_norm"]
-    log["kl"][30] = written(log["kl"][30] * 1.03)
-    assert compared(HEALTHY, log_of(path, log), *TRL)["kl"]["first"] == 29
-
-
-def test_a_log_is_moved_by_a_step_only_where_it_fits(tmp_path: Path) -> None:
-    """A log of 30 steps, of which there are records of six; with rewards of another run, none."""
-    ours = [0.0, 1.5, 7.0, 11.0, 2.0, 5.0]
-    path = rewards(tmp_path / "a.jsonl", dict(enumerate(ours)), {})
-    log = {"reward": {at + 1: value for at, value in enumerate([*ours, *range(20, 44)])}}
-    words = "trend", path, "-v", "dr", "--log", log_of(tmp_path / "trainer_state.json", log)
-    said = run(*words).stdout
-    assert "log step 1 fits record step 0, and so on" in said
-    assert "agrees reward, 6 steps" in said
-    log["reward"] = dict(enumerate([0.5, 0.0, 0.7, 1.1, 0.2, 0.3]))
-    log_of(tmp_path / "trainer_state.json", log)
-    said = run(*words).stdout
-    assert "fits" not in said
-    assert "differs reward from step 0: 0.5 in the log" in said
-
-
-def test_the_framework_is_the_one_whose_names_are_there(tmp_path: Path) -> None:
-    """A series that was not recomputed is unknown; one that does not change moves nothing."""
-    path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (0, 2, 4, 6)])
-    log = {"actor/ppo_kl": {1: 0.5}, "actor/entropy": {1: 0.5, 2: 0.25}}
-    log["critic/score/mean"] = dict.fromkeys((1, 3, 5, 7), 0.5)
-    found = answer("trend", path, "-v", "dr", "--log", log_of(tmp_path / "trainer_state.json", log))
-    assert found["log"]["framework"] == "verl"
-    by_name = {one["name"]: one for one in found["log"]["series"]}
-    one = by_name["actor/entropy"]
-    why = "the records lack the data for it"
-    assert (one["agrees"], one["steps"], one["because"]) == (False, 0, why)
-    assert by_name["critic/score/mean"]["steps"] == 0  # no shift: steps 0, 2, 4, 6 are not logged
-    log_of(tmp_path / "trainer_state.json", {"reward": {0: 1.0}, "kl": {}})
-    found = answer("trend", path, "-v", "dr", "--log", tmp_path / "trainer_state.json")
-    assert found["log"]["framework"] == "trl"
 
 
 # ---- names by hand ------------------------------------------------------------------------------
