@@ -378,53 +378,6 @@ def test_recorded_advantages_follow_the_rewards(advantages, value, tmp_path: Pat
 
 
 @each(
-    ("change", "words"),
-    [
-        (lambda a: -a, "step 26: the sign of the advantages is reversed; "),
-        (lambda a: a[::-1], "step 26: the advantages no longer follow the rewards; "),
-        (lambda a: 2 * a, ""),
-    ],
-)
-def test_advantages_that_cease_to_follow_the_rewards(change, words, tmp_path: Path) -> None:
-    draw, rows = np.random.default_rng(4), []
-    for step in range(40):
-        rewards = draw.normal(size=8).round(2)
-        advantages = (rewards - rewards.mean()) / rewards.std(ddof=1)
-        scores = {"rewards": rewards, "advantages": change(advantages) if step > 25 else advantages}
-        rows.append({name: one.tolist() for name, one in scores.items()})
-        rows[-1] |= {"step": step, "log_probs": draw.normal(-2, 0.3, (8, 5)).tolist()}
-    found = answer("trend", write(tmp_path / "a.jsonl", rows))
-    steps = [one["onset"] for one in found["findings"] if one["metric"] == "reward_advantage_corr"]
-    assert steps == [26] * bool(words)
-    assert found["verdict"].startswith(words)
-
-
-def following(path: Path, ids: str, turn: int) -> Path:
-    """A run whose updates follow the rewards until step 26, when others get them."""
-    draw, rows = np.random.default_rng(4), []
-    for step in range(40):
-        for prompt in range(6):
-            old = -draw.exponential(0.7, (8, 5)) - 0.1
-            rewards = draw.normal(size=8).round(2)
-            moved = 0.02 * (rewards - rewards.mean())[:, None] + 0.01 * draw.normal(size=old.shape)
-            row = {"step": step, "id": ids.format(step=step, prompt=prompt)}
-            row |= {"log_probs_old": old.tolist(), "log_probs_new": (old + moved).tolist()}
-            row["rewards"] = np.roll(rewards, turn if step > 25 else 0).tolist()
-            rows.append(row)
-    return write(path, rows)
-
-
-@each(
-    ("turn", "words"), [(1, "step 26: the updates make responses with more reward less "), (0, "")]
-)
-def test_updates_that_cease_to_follow_the_rewards(turn, words, tmp_path: Path) -> None:
-    found = answer("trend", following(tmp_path / "a.jsonl", "{prompt}", turn))
-    steps = [one["onset"] for one in found["findings"] if one["metric"] == "reward_ratio_corr"]
-    assert steps == [26] * bool(words)
-    assert found["verdict"].startswith(words)
-
-
-@each(
     ("low", "high", "shares"),
     [
         (0.0, 1.0, [0.25, 0.5, 0.5, 0.0]), (-1.0, 1.0, [0.25, 0.5, 0.5, 0.0]),

@@ -403,34 +403,6 @@ def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
 # ---- a log alone ----------------------------------------------------------------------------
 
 
-def alone(folder: Path, command: str = "trend", **values: Any) -> Any:
-    """What a command says of a log of these series: lists, or values by step."""
-    by_step = {
-        name: each if isinstance(each, Mapping) else dict(enumerate(each))
-        for name, each in values.items()
-    }
-    return answer(command, log_of(folder / "trainer_state.json", by_step))
-
-
-def test_a_loss_of_0_while_a_gradient_grows(tmp_path: Path) -> None:
-    steps = range(1, 41)
-    document = alone(
-        tmp_path,
-        "explain",
-        loss={step: 1e-9 * (-1) ** step for step in steps},
-        grad_norm={step: 0.1 * step for step in steps},
-        frac_reward_zero_std={step: float(step > 35) for step in steps},
-        kl=dict.fromkeys(steps, 0.0),
-    )
-    text = " ".join(document["meaning"])
-    assert "loss is near 0 at 40 of 40 steps while grad_norm is 2.05, and grad_norm grows" in text
-    assert "frac_reward_zero_std is 1 at 5 of 40 steps" in text
-    assert "kl is always 0" in text
-    assert document["unknown"]
-    found = alone(tmp_path, "explain", loss=[0.0, 0.0], grad_norm=[0.0, 0.0])["meaning"]
-    assert found == ["grad_norm is 0: the policy learns nothing"]
-
-
 def test_the_log_of_a_real_run_is_explained() -> None:
     out = run("explain", STATE).stdout
     assert out.startswith("a log of 60 steps, 1 to 60")

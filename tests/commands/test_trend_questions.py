@@ -8,7 +8,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
 from trended import SAMPLES, series, write
 
 import grpo_cli
@@ -130,7 +129,7 @@ def test_at_has_all_records_of_a_step_whatever_field_holds_it(tmp_path: Path) ->
 
 
 def test_flags_that_a_log_does_not_use_are_named(tmp_path: Path) -> None:
-    path = log(tmp_path / "a.json", 1)
+    path = write(tmp_path / "a.jsonl", [{"step": 1, "loss": 0.5, "grad_norm": 1.0}])
     result = run("trend", path, "-v", "dapo", "-p", "epsilon_high=0.3")
     note = "-v dapo --epsilon-high 0.3 is not used: a log of metrics has no tokens to evaluate"
     assert (result.exit_code, note in result.stderr) == (0, True)
@@ -147,27 +146,6 @@ def test_the_part_that_carries_a_change(folder: Path) -> None:
     assert first[0]["share"] == pytest.approx(1.0, abs=0.02)
     assert sum(one["share"] for one in first) == pytest.approx(1.0, abs=1e-9)
     assert all(abs(one["size"]) < 4 for one in first[1:])
-
-
-def test_parts_that_move_against_each_other_have_no_shares(tmp_path: Path) -> None:
-    """They would be 400 % and −300 % of a change that is the rest."""
-    draw = np.random.default_rng(3)
-    moves = {"a": 0.3, "b": -0.22}
-    rows = [
-        {
-            "step": step,
-            "prompt": name,
-            "rewards": draw.normal(0.5 + move * (step >= 15), 0.02, 6).tolist(),
-            "log_probs": [[-1.0]] * 6,
-        }
-        for step in range(30)
-        for name, move in moves.items()
-    ]
-    found = answer("trend", write(tmp_path / "a.jsonl", rows), "--by", "prompt")
-    shares = [one["share"] for one in found["changes"] if one["metric"] == "reward_mean"]
-    (verdict,) = [one for one in found["verdicts"] if one.startswith("reward_mean")]
-    assert shares == [None, None]
-    assert verdict.endswith("prompt=a rose, prompt=b fell")
 
 
 def test_runs_of_lone_responses_are_noted(tmp_path: Path) -> None:
@@ -227,22 +205,6 @@ def test_an_interval_that_misses_0_is_marked(tmp_path: Path) -> None:
     assert [one.misses_0 and not one.differs for one in found] == [True, False, False]
 
 
-def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
-    """Of `kl` five steps are left from there on, too few: it is left out."""
-    draw = np.random.default_rng(7)
-    first, second = (tmp_path / name for name in ("a.jsonl", "b.jsonl"))
-    steps = [{"step": at, "loss": float(draw.normal())} for at in range(40)]
-    steps = [one | ({"kl": float(draw.random())} if one["step"] < 25 else {}) for one in steps]
-    first.write_text("".join(json.dumps(one) + "\n" for one in steps))
-    later = [
-        one | ({"loss": one["loss"] + draw.normal()} if one["step"] >= 20 else {}) for one in steps
-    ]
-    second.write_text("".join(json.dumps(one) + "\n" for one in later))
-    found = answer("trend", first, "--against", second)
-    assert found["steps"] == [20, 39, 20]
-    assert [one["name"] for one in found["metrics"]] == ["loss"]
-
-
 def test_a_walk_is_no_difference() -> None:
     """Random walks, which two seeds are, against noise around a difference that is there."""
     draw = np.random.default_rng(31)
@@ -250,51 +212,6 @@ def test_a_walk_is_no_difference() -> None:
     assert sum(walked_mean(one).is_beyond(0.95) for one in walks) <= 12
     apart = [0.8 + draw.normal(size=120) for _ in range(100)]
     assert sum(walked_mean(one).is_beyond(0.95) for one in apart) >= 90
-
-
-def log(path: Path, seed: int, reward: float = 0.5, spike: float = 1.0) -> Path:
-    draw = random.Random(seed)
-    rows = [
-        {"step": at, "reward": reward + draw.gauss(0, 0.05), "grad_norm": 1 + draw.random()}
-        for at in range(60)
-    ]
-    rows[31]["grad_norm"] *= spike
-    path.write_text(json.dumps({"log_history": rows}), encoding="utf-8")
-    return path
-
-
-def test_what_a_log_alone_answers(tmp_path: Path) -> None:
-    first, second = log(tmp_path / "a.json", 1, spike=50), log(tmp_path / "b.json", 2, reward=0.6)
-    found = answer("trend", first, "--at", "31")
-    assert (found["metrics"][0]["name"], found["check"], found["groups"]) == ("grad_norm", None, [])
-    assert found["metrics"][0]["size"] > 10
-    found = answer("trend", first, "--against", second)["metrics"]
-    assert [one["name"] for one in found if one["differs"]] == ["reward", "grad_norm"]
-    result = run("trend", first, "--by", "rank")
-    assert (result.exit_code, "--by needs records" in result.stderr) == (2, True)
-
-
-def falling(path: Path, seed: int, fallen: float) -> Path:
-    draw = random.Random(seed)
-    rows = [
-        {"step": at, "reward": draw.gauss(0.45 if at < 30 else fallen, 0.07)} for at in range(60)
-    ]
-    path.write_text(json.dumps({"log_history": rows}), encoding="utf-8")
-    return path
-
-
-@pytest.mark.more
-@each("seed", range(1, 5))
-def test_what_trend_finds_in_one_run_differs_from_another(seed: int, tmp_path: Path) -> None:
-    """From the step of the change on, in a row whose name has the mark at any width."""
-    one, other = falling(tmp_path / "a", seed, 0.27), falling(tmp_path / "b", 9, 0.45)
-    assert answer("trend", one)["events"]
-    for pair in ((one, other), (other, one)):
-        (row,) = answer("trend", pair[0], "--against", pair[1])["metrics"]
-        assert row["differs"]
-        assert 28 <= row["since"] <= 32
-    printed = run("trend", one, "--against", other).stdout
-    assert [line for line in printed.splitlines() if line.startswith("≠ reward ")]
 
 
 def test_the_last_good_step(folder: Path) -> None:
@@ -341,29 +258,6 @@ def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
     for name, code in (("nemo-rl-1330", "rollout-mismatch"), ("verl-6564", "last-token")):
         (event, *_) = answer("trend", threads / f"{name}.jsonl")["events"]
         assert [one.partition(":")[0] for one in event["check"]] == [code]
-
-
-def engine_noise(path: Path, sizes: Sequence[float], broken: Sequence[int] = range(6)) -> Path:
-    """A run whose engine differs by noise of a size, at a step each, in these ranks of 6."""
-    draw = np.random.default_rng(3)
-
-    def row(step: int, rank: int) -> dict[str, Any]:
-        old = -draw.exponential(1.0, (6, 12)) - 0.3
-        size = sizes[step] if rank in broken else sizes[0]
-        rollout = np.minimum(old + size * draw.normal(size=old.shape), -1e-4)
-        columns = {"log_probs_old": old, "log_probs_new": old, "log_probs_rollout": rollout}
-        where = {"step": step, "rank": rank, "rewards": draw.integers(0, 2, 6).tolist()}
-        return where | {name: one.tolist() for name, one in columns.items()}
-
-    return write(path, [row(step, rank) for step in range(len(sizes)) for rank in range(6)])
-
-
-@each("broken", [[0, 1, 2, 3, 4], [5]])
-def test_parts_that_changed_are_few_or_all_but_few(broken: list[int], tmp_path: Path) -> None:
-    path = engine_noise(tmp_path / "a.jsonl", [0.003] * 24 + [0.03] * 16, broken)
-    shown = run("trend", path, "-v", "dr", "--by", "rank").stdout
-    assert ("every rank except 5 changed (5 of 6)" in shown) == (len(broken) == 5)
-    assert ("only rank=5 changed (1 of 6)" in shown) == (len(broken) == 1)
 
 
 def test_a_comparison_without_a_first_run_says_so() -> None:
