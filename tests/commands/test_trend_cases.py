@@ -209,8 +209,8 @@ def short(path: object, metric: str = "") -> str:
 def fails(path: object, condition: str, *flags: object) -> str:
     """The exit code of ``--fail-on``, and why."""
     result = run("trend", path, "-v", "dr", "--fail-on", condition, *flags)
-    said = [line for line in result.stderr.splitlines() if "--fail-on" in line]
-    return "\n".join([str(result.exit_code), *said])
+    reasons = [line for line in result.stderr.splitlines() if "--fail-on" in line]
+    return "\n".join([str(result.exit_code), *reasons])
 
 
 def against(first: object, second: object) -> list[str]:
@@ -276,4 +276,4 @@ def test_what_is_found(name: str, tmp_path: Path) -> None:
     )
     names = made | modules | {one.__name__: one for one in (*own, put, run, answer, evaluate)}
     names |= {"T": T, "PLAIN": PLAIN, "SAMPLES": SAMPLES, "COLUMNS": COLUMNS, "IDS": IDS}
-    expressions(Path(__file__).parent / "cases" / f"{name}.txt", names, by_hand=True)
+    expressions(Path(__file__).parent / "cases" / f"{name}.txt", names)
