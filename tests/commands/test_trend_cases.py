@@ -259,21 +259,8 @@ def put(array: Any, place: Any, value: Any) -> Any:
 def test_what_is_found(name: str, tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     made = {one: getattr(runs, one) for one in dir(runs) if not one.startswith("_")}
-    modules = {"json": json, "np": np, "math": math, "random": random, "accumulate": accumulate}
-    own = (
-        z,
-        learning,
-        normal,
-        centred,
-        given,
-        found,
-        sentences,
-        short,
-        fails,
-        against,
-        compared,
-        values,
-    )
-    names = made | modules | {one.__name__: one for one in (*own, put, run, answer, evaluate)}
+    ours = (z, learning, normal, put, found, sentences, short, fails, against, compared, values)
+    theirs = (centred, given, run, answer, evaluate, accumulate, json, math, random)
+    names = made | {one.__name__: one for one in (*ours, *theirs)} | {"np": np}
     names |= {"T": T, "PLAIN": PLAIN, "SAMPLES": SAMPLES, "COLUMNS": COLUMNS, "IDS": IDS}
     expressions(Path(__file__).parent / "cases" / f"{name}.txt", names)
