@@ -96,17 +96,20 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def expressions(path: Path, names: dict[str, Any], *, by_hand: bool = False) -> None:
     """Asserts that each expression of a file (``%``) has the value that is below it (``>``).
 
-    Texts are there line by line, with a mark where a line ends with a space. ``GRPO_WRITE_CASES=1``
-    writes the values anew, but not those that somebody worked out by hand.
+    Texts are there line by line, with a mark where a line ends with a space. A line with ``!`` is
+    run: it names what expressions below it use. ``GRPO_WRITE_CASES=1`` writes the values anew, but
+    not those that somebody worked out by hand.
     """
     now, kept = list[str](), path.read_text(encoding="utf-8").splitlines()
     for line in (one for one in kept if not one.startswith(">")):
         now.append(line)
+        if line.startswith("! "):
+            exec(line[2:], names)
         if line.startswith("% "):
             value = eval(line[2:], names)
             value = value if isinstance(value, list | str) else repr(value)
             texts = [value] if isinstance(value, str) else value
-            lines = [one for text in texts for one in text.split("\n")]
+            lines = [one for text in texts for one in str(text).split("\n")]
             now += [f"> {one}|" if one.endswith(" ") else f"> {one}".rstrip() for one in lines]
     if "GRPO_WRITE_CASES" in os.environ and not by_hand:
         path.write_text("".join(f"{line}\n" for line in now), encoding="utf-8")

@@ -113,6 +113,11 @@ class Chromium:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def texts(self, selector: str) -> list[str]:
+        """The texts of the elements that a selector finds."""
+        found = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        return self.run(f"{found}.map((one) => one.textContent)")
+
     def press(self, key: str) -> None:
         """Presses and lets go of a key."""
         text = {"text": key} if len(key) == 1 else {}

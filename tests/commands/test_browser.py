@@ -118,7 +118,7 @@ def test_a_real_record_is_seen(browse, grpo):
         count = column(record, "clip").count(side)
         assert tab.run(f"document.querySelectorAll('bdi.t.{side}').length") == count > 0
     assert tab.run("page.quantity(page.view.record).name") == "ratio"
-    words = tab.run("[...document.querySelectorAll('svg text.clip')].map((one) => one.textContent)")
+    words = tab.texts("svg text.clip")
     beyond = [sum(one < 0.8 for one in ratios), sum(one > 1.2 for one in ratios)]
     told = [f"{count} of {len(ratios)}" for count in beyond]
     assert words == [f"▾ below 0.8: {told[0]}", f"▴ above 1.2: {told[1]}"]
@@ -126,8 +126,7 @@ def test_a_real_record_is_seen(browse, grpo):
     caption = tab.run("document.querySelector('.histogram figcaption').textContent")
     assert f"clipped: ▾ {low}, ▴ {high}" in caption
     assert ("the sign of the advantage decides" in caption) is ([low, high] != beyond)
-    heights = "[...document.querySelectorAll('rect.bin title')].map((one) => one.textContent)"
-    bars = [re.findall(r"\d[\d.e-]*", one) for one in tab.run(heights)]
+    bars = [re.findall(r"\d[\d.e-]*", one) for one in tab.texts("rect.bin title")]
     edges = {float(end) for _, *ends in bars for end in ends}
     assert {0.8, 1.2} <= edges, "bars end at the clip bounds"
     assert sum(int(count) for count, *_ in bars) == len(ratios)
@@ -243,7 +242,7 @@ def test_hostile_strings_are_text(browse, dump):
     names = ("log_probs_new", "log_probs_old", "log_probs_ref")
     tab = browse(dump(record | {"rewards": [1.0]} | dict.fromkeys(names, logs)))
     assert tab.run("document.querySelectorAll('img, b.x, main script').length") == 0
-    words = tab.run("[...document.querySelectorAll('bdi.t')].map((one) => one.textContent)")
+    words = tab.texts("bdi.t")
     assert words == [HOSTILE[0], "\\u2028", "\\u202eabc", "[red]", "<b>x</b>"]
     assert tab.run("document.querySelector('pre').textContent") == HOSTILE[0] + "\\u202eabc"
     assert tab.run("document.title").endswith(HOSTILE[0][:38] + "…") or HOSTILE[0] in tab.run(
@@ -304,6 +303,21 @@ def browse_run(browser, grpo, tmp_path):
     assert len(browser.requests) <= 1
 
 
+@pytest.fixture
+def browse_rows(browser, grpo, tmp_path):
+    """Draws a run of such records as a page and opens it."""
+
+    def run(rows, *flags: str, width: int = 800) -> Chromium:
+        path, out = write(tmp_path / "run.jsonl", rows), str(tmp_path / "page.html")
+        assert grpo("report", str(path), *flags, "-o", out).exit_code == 0
+        browser.size(width)
+        browser.open(tmp_path / "page.html")
+        return browser
+
+    yield run
+    assert browser.problems == []
+
+
 def follow(tab: Chromium, address: str) -> None:
     tab.run(f"location.hash = '{address}'")
     tab.run("new Promise((done) => setTimeout(done, 150))")
@@ -347,8 +361,7 @@ def test_from_the_run_to_the_token_that_went_wrong(browse_run, grpo):
 
 def test_a_step_says_what_began_there_with_its_cause_and_fix(browse_run):
     tab, _, _ = browse_run
-    summary = "[...document.querySelectorAll('.summary > *')].map((one) => one.textContent)"
-    title, facts = tab.run("document.title"), tab.run(summary)
+    title, facts = tab.run("document.title"), tab.texts(".summary > *")
     onset, worst, group, token = tab.run("[...document.querySelectorAll('.summary a')].map(String)")
     assert worst in group
     assert group.partition("-by-")[0] in token
@@ -357,7 +370,7 @@ def test_a_step_says_what_began_there_with_its_cause_and_fix(browse_run):
     assert "→" in tab.run(f"{family}.textContent")
     for address in (onset, worst):
         follow(tab, "#" + address.partition("#")[2])
-        assert ["evidence", *tab.run(summary)] == [
+        assert ["evidence", *tab.texts(".summary > *")] == [
             *facts[:1],
             *facts[2 : facts.index("last good step")],
         ]
@@ -373,7 +386,7 @@ def test_a_step_says_what_began_there_with_its_cause_and_fix(browse_run):
     assert tab.run("page.quantity(page.view.record).name") == "mismatch", "as the finding"
 
 
-def test_the_recorded_loss_is_drawn_with_the_one_that_is_computed(browser, grpo, tmp_path):
+def test_the_recorded_loss_is_drawn_with_the_one_that_is_computed(browse_rows, tmp_path):
     rows = [
         {
             "step": step,
@@ -384,22 +397,18 @@ def test_the_recorded_loss_is_drawn_with_the_one_that_is_computed(browser, grpo,
         }
         for step in range(20)
     ]
-    out = tmp_path / "run.html"
-    assert grpo("report", str(write(tmp_path / "a.jsonl", rows)), "-o", str(out)).exit_code == 0
-    browser.size(1400)
-    browser.open(out)
+    browser = browse_rows(rows, width=1400)
     charts = "[...document.querySelectorAll('.chart')]"
     chart = f"{charts}.find((one) => /recorded_loss/.test(one.textContent))"
     assert browser.run(f"{chart}.querySelectorAll('path.other').length") == 1
     assert "(dashed: recomputed)" in browser.run(f"{chart}.textContent")
     open_charts = "[...document.querySelectorAll('.charts')[0].querySelectorAll('figcaption span')]"
     assert "loss" not in browser.run(f"{open_charts}.map((one) => one.textContent)")
-    table = "[...document.querySelectorAll('td')].map((one) => one.textContent)"
     follow(browser, "#step-0")
-    after_the_charts = browser.run(table)
+    after_the_charts = browser.texts("td")
     assert "loss" in after_the_charts
-    browser.open(out.rename(tmp_path / "same.html"), "#step-0")
-    assert browser.run(table) == after_the_charts
+    browser.open((tmp_path / "page.html").rename(tmp_path / "same.html"), "#step-0")
+    assert browser.texts("td") == after_the_charts
 
 
 def test_an_address_has_its_own_title_and_decimal_points_are_below_each_other(browse_run):
@@ -412,8 +421,7 @@ def test_an_address_has_its_own_title_and_decimal_points_are_below_each_other(br
     ]
     follow(tab, "#step-39")
     assert tab.run("document.title").startswith("Step 39")
-    cells = "[...document.querySelectorAll('td:nth-child(2)')].map((one) => one.textContent)"
-    numbers = [one for one in tab.run(cells) if re.match(r"-?\d.*\.", one)]
+    numbers = [one for one in tab.texts("td:nth-child(2)") if re.match(r"-?\d.*\.", one)]
     groups = "document.querySelectorAll('table').length"
     assert len(numbers) > 4
     assert len({len(one) - one.index(".") for one in numbers}) <= tab.run(groups)
@@ -487,16 +495,13 @@ def test_charts_zoom_together_and_are_found_by_name(browse_run):
     tab.run("document.querySelectorAll('.chart svg')[1].focus()")
     for key in ("ArrowLeft", "ArrowLeft", "ArrowLeft"):
         tab.press(key)
-    told = "[...document.querySelectorAll('figcaption b')].map((one) => one.textContent)"
-    assert all(one.startswith("step 36: ") for one in tab.run(told))
+    assert all(one.startswith("step 36: ") for one in tab.texts("figcaption b"))
     tab.press("+")
     assert tab.run(ends) == [27, 39]
     tab.run("page.showing.search.focus()")
     for key in "chi2":
         tab.press(key)
-    names = tab.run(
-        "[...document.querySelectorAll('figcaption span')].map((one) => one.textContent)"
-    )
+    names = tab.texts("figcaption span")
     assert [one.split()[0] for one in names] == ["mismatch.chi2"]
     tab.run("document.querySelector('.chart svg').focus()")
     tab.press("Enter")
@@ -606,21 +611,19 @@ def test_the_last_bar_of_a_histogram_says_how_far_its_tokens_are(browse, tmp_pat
     assert "mismatch: log π_old" in caption
 
 
-def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_path):
+def test_a_series_that_spans_decades_has_a_logarithmic_axis(browse_rows, tmp_path):
     """Thinned, it still has its least and largest values; the other run is a line of its own."""
     rng = np.random.default_rng(1)
-    for name in ("run", "other"):
-        records = (
+    first, second = (
+        [
             {"step": at, "log_probs": [[-1.0, -1.0]], "log_probs_ref": [[-1.0, -1.0 - 0.01 * size]]}
             | {"rewards": [1.0]}
             for at, size in enumerate(np.exp(rng.normal(size=3000)).tolist())
-        )
-        write(tmp_path / f"{name}.jsonl", records)
-    out, other = tmp_path / "page.html", tmp_path / "other.jsonl"
-    words = (tmp_path / "run.jsonl", "--against", other, "--steps", "1", "--groups", "0", "-o", out)
-    assert grpo("report", *map(str, words)).exit_code == 0
-    browser.size(800)
-    browser.open(out)
+        ]
+        for _ in range(2)
+    )
+    other = str(write(tmp_path / "other.jsonl", second))
+    browser = browse_rows(first, "--against", other, "--steps", "1", "--groups", "0")
     charts = "[...document.querySelectorAll('figure.chart')]"
     chart = f"{charts}.find((one) => one.textContent.startsWith('kl_k3'))"
     open_charts = "[...document.querySelectorAll('.run > .charts figcaption span[title]')]"
@@ -648,22 +651,16 @@ def test_a_series_that_spans_decades_has_a_logarithmic_axis(browser, grpo, tmp_p
     )
     medians = "smooth(new Array(20000).fill(1), 500).filter((value) => value === 1).length"
     assert browser.run(medians) == 200, "a long run has no more than can be seen"
-    assert browser.problems == []
 
 
-def test_the_marks_of_a_large_axis_are_not_cut_off(browser, grpo, tmp_path):
+def test_the_marks_of_a_large_axis_are_not_cut_off(browse_rows):
     """A KL of 7e10 at one step, and 0 at others, so that its axis is linear."""
     rows = [
         {"step": at, "log_probs": [[-30.0, -30.0]], "rewards": [1.0]}
         | {"log_probs_ref": [[-30.0, -30.0 + 25.0 * (at == 5)]]}
         for at in range(12)
     ]
-    write(tmp_path / "run.jsonl", rows)
-    out = tmp_path / "page.html"
-    words = (tmp_path / "run.jsonl", "--groups", "0", "-o", out)
-    assert grpo("report", *map(str, words)).exit_code == 0
-    browser.size(800)
-    browser.open(out)
+    browser = browse_rows(rows, "--groups", "0")
     marks = browser.run(
         "[...document.querySelectorAll('figure.chart')]"
         ".find((one) => one.textContent.startsWith('kl_k3'))"
@@ -679,17 +676,13 @@ def test_the_marks_of_a_large_axis_are_not_cut_off(browser, grpo, tmp_path):
 
 
 @pytest.mark.more
-def test_noise_does_not_fill_a_chart(browser, grpo, tmp_path):
+def test_noise_does_not_fill_a_chart(browse_rows):
     """A series around 1.2 that varies by 1 % has an axis from 1 to 1.4."""
     noise = np.random.default_rng(1).uniform(1.194, 1.206, (30, 8)).tolist()
     noise[3], noise[4] = [1.194] * 8, [1.206] * 8
     rows = ({"step": at, "log_probs": [[-1.0] * 8], "rewards": [1.0]} for at in range(30))
     records = (row | {"entropies": [each]} for row, each in zip(rows, noise, strict=True))
-    out = tmp_path / "page.html"
-    path = write(tmp_path / "run.jsonl", records)
-    assert grpo("report", str(path), "-v", "dr", "-o", str(out)).exit_code == 0
-    browser.size(800)
-    browser.open(out)
+    browser = browse_rows(records, "-v", "dr")
     chart = (
         "[...document.querySelectorAll('.chart')].find((one) => /^entropy/.test(one.textContent))"
     )
@@ -697,10 +690,9 @@ def test_noise_does_not_fill_a_chart(browser, grpo, tmp_path):
     heights = [float(one.split()[1]) for one in re.split("[ML]", line)[1:]]
     assert max(heights) - min(heights) == pytest.approx(3.0, abs=0.3)
     assert browser.run(f"{chart}.querySelector('text.unit').textContent") == "nats"
-    assert browser.problems == []
 
 
-def test_each_event_of_a_run_has_its_last_good_step(browser, grpo, tmp_path):
+def test_each_event_of_a_run_has_its_last_good_step(browse_rows, tmp_path):
     """The reference is another from step 14 on; the reward falls at step 34."""
     draw = np.random.default_rng(0)
     rows = [
@@ -714,22 +706,20 @@ def test_each_event_of_a_run_has_its_last_good_step(browser, grpo, tmp_path):
         }
         for step in range(50)
     ]
-    out = tmp_path / "run.html"
-    assert grpo("report", str(write(tmp_path / "a.jsonl", rows)), "-o", str(out)).exit_code == 0
+    browser = browse_rows(rows)
     for width in WIDTHS:
         browser.size(width)
-        browser.open(out)
+        browser.open(tmp_path / "page.html")
         texts = browser.run(
             "[...document.querySelectorAll('svg text.onset')].map(x => x.textContent)"
         )
         assert {"▲ 14", "▼ 34"} <= {*texts}
         key = browser.run("document.querySelector('.key').textContent")
         assert "last good steps (13, 33), one before each event" in key
-    assert browser.problems == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, width):
+def test_a_run_says_nothing_twice_and_is_one_column(browse_rows, tmp_path, width):
     """The policy moves at step 20, and the rewards fall at step 45."""
     draw = np.random.default_rng(0)
     rows = []
@@ -739,18 +729,12 @@ def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, wid
         rewards = (draw.random(8) < (0.5 if step < 45 else 0.0)).astype(float).tolist()
         logs = {"log_probs": new.tolist(), "old_log_probs": old.tolist()}
         rows.append(logs | {"step": step, "rewards": rewards})
-    run, out = str(write(tmp_path / "a.jsonl", rows)), tmp_path / "run.html"
-    assert grpo("report", run, "-o", str(out)).exit_code == 0
-    browser.size(width)
-    browser.open(out)
-    title, *headings = browser.run(
-        "[...document.querySelectorAll('h1, .event h3')].map((one) => one.textContent)"
-    )
+    browser = browse_rows(rows, width=width)
+    title, *headings = browser.texts("h1, .event h3")
     assert headings
     assert title.lower().strip(".") not in [one.lower() for one in headings]
-    named = "[...document.querySelectorAll('.summary dt')].map((one) => one.textContent)"
     heads = {"likely cause", "fix", "last good step", "evidence", "also"}
-    assert {*browser.run(named)} == heads
+    assert {*browser.texts(".summary dt")} == heads
     words = browser.run("document.querySelector('.summary').textContent")
     sentence = re.search(r"\w+ (rose|fell): median [\d.e-]+ before", words)
     details = browser.run("document.querySelector('.event').textContent")
@@ -768,10 +752,8 @@ def test_a_run_says_nothing_twice_and_is_one_column(browser, grpo, tmp_path, wid
     browser.run(f"{also}.click()")
     browser.run("new Promise((done) => setTimeout(done, 150))")
     assert browser.run("scrollY") > 0
-    assert grpo("report", run, "--against", run, "-o", str(out)).exit_code == 0
-    browser.open(out)
-    assert {*browser.run(named)} == heads
-    assert browser.problems == []
+    browse_rows(rows, "--against", str(tmp_path / "run.jsonl"), width=width)
+    assert {*browser.texts(".summary dt")} == heads
 
 
 def test_a_command_is_copied(browse_run):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import random
 import statistics
 from pathlib import Path
@@ -17,8 +16,6 @@ import pytest
 from command import answer, run
 from files import each, in_blocks, some
 from trended import PLAIN, metrics, notes, steps, trend, write
-
-from grpo_cli import evaluate
 
 COLUMNS = ("log_probs_new", "log_probs_old", "log_probs_ref", "log_probs_rollout")
 NO_KL = ("-v", "grpo", "--beta", "0")
@@ -381,53 +378,6 @@ def test_recorded_advantages_follow_the_rewards(advantages, value, tmp_path: Pat
 
 
 @each(
-    ("change", "words"),
-    [
-        (lambda a: -a, "step 26: the sign of the advantages is reversed; "),
-        (lambda a: a[::-1], "step 26: the advantages no longer follow the rewards; "),
-        (lambda a: 2 * a, ""),
-    ],
-)
-def test_advantages_that_cease_to_follow_the_rewards(change, words, tmp_path: Path) -> None:
-    draw, rows = np.random.default_rng(4), []
-    for step in range(40):
-        rewards = draw.normal(size=8).round(2)
-        advantages = (rewards - rewards.mean()) / rewards.std(ddof=1)
-        scores = {"rewards": rewards, "advantages": change(advantages) if step > 25 else advantages}
-        rows.append({name: one.tolist() for name, one in scores.items()})
-        rows[-1] |= {"step": step, "log_probs": draw.normal(-2, 0.3, (8, 5)).tolist()}
-    found = answer("trend", write(tmp_path / "a.jsonl", rows))
-    steps = [one["onset"] for one in found["findings"] if one["metric"] == "reward_advantage_corr"]
-    assert steps == [26] * bool(words)
-    assert found["verdict"].startswith(words)
-
-
-def following(path: Path, ids: str, turn: int) -> Path:
-    """A run whose updates follow the rewards until step 26, when others get them."""
-    draw, rows = np.random.default_rng(4), []
-    for step in range(40):
-        for prompt in range(6):
-            old = -draw.exponential(0.7, (8, 5)) - 0.1
-            rewards = draw.normal(size=8).round(2)
-            moved = 0.02 * (rewards - rewards.mean())[:, None] + 0.01 * draw.normal(size=old.shape)
-            row = {"step": step, "id": ids.format(step=step, prompt=prompt)}
-            row |= {"log_probs_old": old.tolist(), "log_probs_new": (old + moved).tolist()}
-            row["rewards"] = np.roll(rewards, turn if step > 25 else 0).tolist()
-            rows.append(row)
-    return write(path, rows)
-
-
-@each(
-    ("turn", "words"), [(1, "step 26: the updates make responses with more reward less "), (0, "")]
-)
-def test_updates_that_cease_to_follow_the_rewards(turn, words, tmp_path: Path) -> None:
-    found = answer("trend", following(tmp_path / "a.jsonl", "{prompt}", turn))
-    steps = [one["onset"] for one in found["findings"] if one["metric"] == "reward_ratio_corr"]
-    assert steps == [26] * bool(words)
-    assert found["verdict"].startswith(words)
-
-
-@each(
     ("low", "high", "shares"),
     [
         (0.0, 1.0, [0.25, 0.5, 0.5, 0.0]), (-1.0, 1.0, [0.25, 0.5, 0.5, 0.0]),
@@ -721,151 +671,3 @@ def test_what_a_narrow_table_goes_without(tmp_path: Path, monkeypatch: pytest.Mo
         "mismatch.p999", "mismatch.k3", "gradient_norm", "length_mean", "nll", "entropy",
         "clip_high", "kl_k3", "mismatch.mult", "loss",
     ]  # fmt: skip
-
-
-@pytest.mark.more
-def test_the_loss_that_records_hold_is_a_series_of_its_own(tmp_path: Path) -> None:
-    """In the verdict wherever it is far from that of the variant."""
-    draw = random.Random(4)
-    rows = []
-    for step in range(30):
-        logps = [[-draw.uniform(0.5, 2.0) for _ in range(4)] for _ in range(4)]
-        rewards = [draw.random() for _ in range(4)]
-        rows.append({"step": step, "log_probs": logps, "rewards": rewards})
-    path = write(tmp_path / "a.jsonl", rows)
-    losses = [one["loss"] for one in steps(path)]
-    assert "recorded_loss" not in steps(path)[0]
-
-    def verdict_of(key: str, first: int) -> str:
-        held = [one + 0.5 * (at >= first) for at, one in enumerate(losses)]
-        more = ({"loss": one} if key == "loss" else {"expected": {"loss": one}} for one in held)
-        document = trend(write(path, map(operator.or_, rows, more)))
-        assert [one["recorded_loss"] for one in document["steps"]] == pytest.approx(held)
-        return str(document["verdict"])
-
-    for key in ("loss", "expected"):
-        assert verdict_of(key, 30).startswith("no fault found in ")
-        assert "grpo's" not in verdict_of(key, 30)
-        first, second, *_ = verdict_of(key, 5).split("; ")
-        assert first.startswith("no fault found in ")
-        assert second.startswith(_OTHER)
-        assert " at 25 of 30 steps (first at step 5, " in second
-    both = [
-        row | {"loss": one, "expected": {"kl": 0.5}} for row, one in zip(rows, losses, strict=True)
-    ]
-    found = trend(write(path, both))["steps"]
-    assert [one["recorded_loss"] for one in found] == pytest.approx(losses)
-    for row in rows:
-        row["old_log_probs"] = [[one - draw.random() for one in of] for of in row["log_probs"]]
-    losses = [one["loss"] for one in steps(write(path, rows))]
-    span = max(losses) - min(losses)
-    held = [
-        row | {"loss": one + span * (2.0 if at == 20 else 0.1 * (at >= 3))}
-        for at, (row, one) in enumerate(zip(rows, losses, strict=True))
-    ]
-    assert " at 27 of 30 steps (first at step 3, " in trend(write(path, held))["verdict"]
-    equal = [{"step": at, "log_probs": [[-1.0]] * 2, "rewards": [0.0, 1.0]} for at in range(20)]
-    noise = (row | {"loss": 1e-8 * draw.random()} for row in equal)
-    assert "grpo's" not in trend(write(path, noise))["verdict"]  # of a loss of 0
-    given = trend(
-        write(
-            path,
-            [
-                row | {"loss": value}
-                for row, value in zip(rows, (True, "x", None) * 10, strict=True)
-            ],
-        )
-    )
-    assert "recorded_loss" not in given["steps"][0]
-
-
-@pytest.mark.parametrize("count", [1, 3, 20])
-def test_a_recorded_loss_of_another_objective_is_named_however_many_steps(
-    count: int, tmp_path: Path
-) -> None:
-    """It is no finding, so the command does not end with 1."""
-    path = write(tmp_path / "a.jsonl", [PLAIN | {"step": at, "loss": 0.7} for at in range(count)])
-    sentence = f" at {count} of {count} step{'' if count == 1 else 's'} (first at step 0, "
-    assert sentence in trend(path)["verdict"]
-    result = run("trend", path, "-v", "dr", "-q", "--fail-on", "findings")
-    assert result.exit_code == 0
-    assert _OTHER in " ".join(result.stdout.split())
-
-
-@pytest.mark.parametrize("count", [1, 20])
-def test_a_usual_epsilon_that_explains_a_recorded_loss_is_named(count: int, tmp_path: Path) -> None:
-    """However many steps there are; a difference that none explains is too small to be named."""
-    row = {"log_probs_new": [[-1.0, -2.0], [-1.5]], "log_probs_old": [[-1.1, -2.0], [-1.5]]}
-    rows = [row | {"step": at, "rewards": [0.3, 0.1 + 0.001 * at]} for at in range(count)]
-    path, flags = tmp_path / "a.jsonl", ("-v", "grpo", "-p", "std_eps=1e-4")
-    losses = [one["loss"] for one in trend(write(path, rows), *flags)["steps"]]
-    for off, named in ((0.0, True), (2e-5, False)):
-        both = zip(rows, losses, strict=True)
-        write(path, [one | {"loss": loss + off} for one, loss in both])
-        said = trend(path, "-v", "grpo")["verdict"]
-        assert ("std_eps 0.0001 explains it (-p std_eps=0.0001)" in said) == named
-        values = said.rpartition(" against ")
-        shown = values[0].rpartition(" ")[2], values[2].partition(")")[0]
-        assert shown[0] != shown[1] or not named
-
-
-@pytest.mark.more
-def test_a_recorded_loss_that_leaves_its_objective_is_a_finding(tmp_path: Path) -> None:
-    """From the step on at which it does; not where it never agreed."""
-    draw, path = random.Random(4), tmp_path / "a.jsonl"
-    rows = []
-    for step in range(20):
-        old = [[-draw.uniform(0.5, 2.0) for _ in range(4)] for _ in range(4)]
-        new = [[one + draw.gauss(0.0, 0.1) for one in of] for of in old]
-        columns = {"log_probs_new": new, "log_probs_old": old}
-        rows.append(columns | {"step": step, "rewards": [draw.random() for _ in range(4)]})
-    losses = [one["loss"] for one in steps(write(path, rows))]
-    factors = {"left": [1.0] * 9 + [1.4] * 11, "never": [1.4] * 20, "noise": [1.0, 1.001] * 10}
-    for name, by_step in factors.items():
-        held = zip(rows, losses, by_step, strict=True)
-        write(path, [row | {"loss": loss * factor} for row, loss, factor in held])
-        found = [one for one in trend(path)["findings"] if one["metric"] == "recorded_loss"]
-        assert [one["onset"] for one in found] == [9] * (name == "left"), name
-        failed = run("trend", path, "-v", "dr", "-q", "--fail-on", "findings").exit_code
-        assert failed == (name == "left"), name
-        if found:
-            words = found[0]["command"].split()
-            assert run(*(one.strip("'") for one in words[1:])).exit_code == 1
-
-
-@pytest.mark.more
-@each("farther", [True, False])
-def test_a_convention_that_shows_where_ratios_move_is_no_changed_setting(
-    farther: bool, tmp_path: Path
-) -> None:
-    """The loss clips nothing at any step; from step 10 on it matters, or its factor is another."""
-    draw, path = random.Random(4), tmp_path / "a.jsonl"
-    rows = []
-    for step in range(24):
-        size = 0.4 if farther and step >= 10 else 0.02
-        old = [[-draw.uniform(0.5, 2.0) for _ in range(8)] for _ in range(8)]
-        new = [[min(one + draw.gauss(0.0, size), -1e-3) for one in of] for of in old]
-        columns = {"log_probs_new": new, "log_probs_old": old}
-        rows.append(columns | {"step": step, "rewards": [draw.random() for _ in range(8)]})
-    for row in rows:
-        loss = evaluate(row, "dr", epsilon_low=1.0, epsilon_high=100.0).loss
-        row["loss"] = loss * (1.4 if not farther and row["step"] >= 10 else 1.0)
-    (event,) = (
-        one for one in trend(write(path, rows), "-v", "dr")["events"]
-        if one["metrics"][0] == "recorded_loss"
-    )  # fmt: skip
-    assert event["step"] == 10
-    assert ("the loss need not have changed" in event["fix"]) == farther
-
-
-_OTHER = "the records' loss differs from dr's"
-"""A recorded loss that ``-v dr`` does not give."""
-
-
-def test_a_recorded_loss_that_is_no_number_is_named_at_its_step(tmp_path: Path) -> None:
-    rows = [PLAIN | {"step": at, "loss": math.nan if at in (3, 5) else 0.1} for at in range(8)]
-    document = trend(write(tmp_path / "a.jsonl", rows))
-    assert document["verdict"].startswith("step 3: recorded_loss is not finite")
-    assert [one["recorded_loss"] is None for one in document["steps"]] == [
-        at in (3, 5) for at in range(8)
-    ]

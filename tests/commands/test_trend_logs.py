@@ -7,11 +7,10 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from command import answer, run
 from files import each
@@ -35,15 +34,6 @@ def log_of(path: Path, values: Mapping[str, Values]) -> Path:
     return path
 
 
-def state() -> dict[str, dict[int, Any]]:
-    """The series of the sample run's own log."""
-    found: dict[str, dict[int, Any]] = {}
-    for row in json.loads(STATE.read_text())["log_history"]:
-        for name, value in row.items():
-            found.setdefault(name, {})[row["step"]] = value
-    return {name: values for name, values in found.items() if name != "step"}
-
-
 def compared(path: object, log: Path, *flags: str) -> dict[str, Any]:
     """Each series of a log, by name, with what it is compared with."""
     found = answer("trend", path, "--log", log, *flags)["log"]["series"]
@@ -60,42 +50,6 @@ def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
     assert "norm over the parameters" in gradient["because"]
 
 
-@pytest.mark.more
-def test_a_loss_that_differs_is_told_and_that_of_others_is_not_compared(tmp_path: Path) -> None:
-    """Without the correction that the trainer had, and under names of another framework."""
-    loss = compared(HEALTHY, STATE, "-v", "trl/grpo")["loss"]
-    assert (loss["agrees"], loss["first"]) == (False, 0)
-    assert loss["logged"] == pytest.approx(-0.000783, abs=1e-6)
-    others = {"actor/pg_loss": state()["loss"], "actor/grad_norm": state()["grad_norm"]}
-    log = log_of(tmp_path / "trainer_state.json", others)
-    told = compared(HEALTHY, log, "-v", "trl/grpo", "--names", "verl")
-    assert [(name, one["agrees"], one["steps"]) for name, one in told.items()] == [
-        ("actor/pg_loss", False, 0), ("actor/grad_norm", False, 0),
-    ]  # fmt: skip
-    assert "micro-batches and ranks" in told["actor/pg_loss"]["because"]
-
-
-@pytest.mark.more
-def test_what_differs_is_told_with_what_it_is(tmp_path: Path) -> None:
-    log = state()
-    log["kl"] = {step: 2 * value for step, value in log["kl"].items()}
-    log["reward"][31] += 0.5
-    found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), *TRL)
-    assert found["kl"]["because"] == "the log has 2 times grpo's value at every step"
-    assert (found["reward"]["first"], found["reward"]["because"]) == (30, "")
-
-
-@pytest.mark.more
-def test_a_series_under_another_name_is_compared(tmp_path: Path) -> None:
-    """A length under an older name, and a KL that the objective has not."""
-    steps = answer("trend", HEALTHY, "-v", "dapo")["steps"]
-    names = {"completion_length": "length_mean", "kl": "kl_k3"}
-    log = {name: {at: one[of] for at, one in enumerate(steps)} for name, of in names.items()}
-    log |= {"reward": {at: one["reward_mean"] for at, one in enumerate(steps)}, "lr": {0: 1e-6}}
-    found = compared(HEALTHY, log_of(tmp_path / "trainer_state.json", log), "-v", "dapo")
-    assert {name for name, one in found.items() if one["agrees"]} == {*log} - {"lr"}
-
-
 def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values]) -> Path:
     """A run whose reward has these values, by step, and whose reward functions have others."""
     return write(path, (
@@ -103,134 +57,6 @@ def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values
         | {f"rewards/{name}": [each[step]] for name, each in others.items() if step in each}
         for step, value in values.items()
     ))  # fmt: skip
-
-
-@each(
-    ("name", "ours", "logged", "agrees"),
-    [
-        ("kl", 1e-9, 1e-9 + 0.99e-7, True), ("kl", 1e-9, 1e-9 + 1.01e-7, False),
-        ("kl", 5.0, 5.0 * (1 + 0.99e-4), True), ("kl", 5.0, 5.0 * (1 + 1.02e-4), False),
-        ("kl", -5.0, 5.0, False),
-        ("loss", 1e-9, 1e-9 + 0.99e-6, True), ("loss", 1e-9, 1e-9 - 0.99e-6, True),
-        ("loss", 1e-9, 1e-9 + 1.01e-6, False),
-    ],
-)  # fmt: skip
-def test_how_near_a_logged_number_must_be(
-    name: str, ours: float, logged: float, agrees: bool, tmp_path: Path
-) -> None:
-    """A ten-thousandth; or a millionth of a loss, and a tenth of that of other numbers."""
-    values = {1: 0.5, 2: ours, 3: -7.0, 4: 2.0}
-    if name == "loss":  # of a ratio 1, J is the mean of the advantages
-        rows = ({"step": n, "log_probs": [[-1.0]], "advantages": [-x]} for n, x in values.items())
-        path = write(tmp_path / "a.jsonl", rows)
-    else:
-        path, name = rewards(tmp_path / "a.jsonl", values, {}), "reward"
-    log = log_of(tmp_path / "trainer_state.json", {name: {1: 0.5, 2: logged, 3: -7.0}})
-    found = compared(path, log, "-v", "dr")[name]
-    assert (found["steps"], found["agrees"]) == (3, agrees)
-    if not agrees:
-        assert (found["first"], found["logged"]) == (2, logged)
-        assert found["recomputed"] == pytest.approx(ours)
-
-
-TRIPLE = "the log has 3 times grpo's value at every step"
-OURS = {1: 2.0, 2: 3.0, 3: 5.0, 4: 4.0}
-
-
-@pytest.mark.more
-@each(
-    ("of", "others", "because"),
-    [
-        (lambda value: 3 * value, {}, TRIPLE),
-        (lambda value: 3 * value * (1 + 4e-5 * (value > 2)), {}, TRIPLE),
-        (lambda value: 3 * value * (1 + 1.3e-4 * (value > 2)), {}, ""),
-        (lambda value: value + 9, {}, ""),
-    ],
-)
-def test_what_explains_a_difference(of: Any, others: Any, because: str, tmp_path: Path) -> None:
-    """One factor, within a ten-thousandth, from three steps on.
-
-    The log counts so many steps ahead, which a series that agrees tells.
-    """
-    path = rewards(tmp_path / "a.jsonl", OURS, others)
-    for shift in (0, 1, -1):
-        log = {"reward": {n + shift: of(value) for n, value in OURS.items()}}
-        log["completions/mean_length"] = {n + shift: 1.0 for n in OURS}  # is of no use: constant
-        (tmp_path / "b").mkdir(exist_ok=True)
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for row in rows:  # a series that agrees, and varies
-            row["log_probs_rollout"] = [[-1.0 - row["step"] / 7]]
-        log["sampling/sampling_logp_difference/mean"] = {n + shift: n / 7 for n in OURS}
-        found = compared(
-            write(tmp_path / "b" / "a.jsonl", rows),
-            log_of(tmp_path / "trainer_state.json", log), "-v", "dr",
-        )  # fmt: skip
-        assert found["sampling/sampling_logp_difference/mean"]["agrees"]
-        reward = found["reward"]
-        assert (reward["agrees"], reward["first"], reward["because"]) == (False, 1, because)
-
-
-@each(("steps", "told"), [(3, False), (4, True)])
-def test_a_factor_is_told_from_three_steps_on(steps: int, told: bool, tmp_path: Path) -> None:
-    """Of a number that is 0 there is none."""
-    ours = dict(enumerate([0.0, 1.5, 7.0, 11.0][:steps]))
-    log = {"reward": {at: 2.0 * value or 1.0 for at, value in ours.items()}}
-    path = rewards(tmp_path / "a.jsonl", ours, {})
-    one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
-    assert one["because"] == ("the log has 2 times grpo's value at every step" if told else "")
-
-
-def test_a_factor_that_begins_at_a_step_is_named(tmp_path: Path) -> None:
-    ours = dict(enumerate([1.0, 1.5, 7.0, 11.0, 2.0, 5.0]))
-    log = {"reward": {at: value * (2.0 if at > 1 else 1.0) for at, value in ours.items()}}
-    path = rewards(tmp_path / "a.jsonl", ours, {})
-    one = compared(path, log_of(tmp_path / "trainer_state.json", log), "-v", "dr")["reward"]
-    assert (one["first"], one["because"]) == (2, "the log has 2 times grpo's value from step 2 on")
-
-
-@pytest.mark.more
-@each("written", [lambda one: round(one, 4), lambda one: float(f"{one:.4g}")])
-def test_a_log_that_rounds_agrees(written: Callable[[float], float], tmp_path: Path) -> None:
-    """Where a number is farther from grpo's than its last digit, it does not."""
-    log = {name: {at: written(one) for at, one in each.items()} for name, each in state().items()}
-    path = tmp_path / "trainer_state.json"
-    found = compared(HEALTHY, log_of(path, log), *TRL)
-    assert [one["name"] for one in found.values() if not one["agrees"]] == ["grad_norm"]
-    log["kl"][30] = written(log["kl"][30] * 1.03)
-    assert compared(HEALTHY, log_of(path, log), *TRL)["kl"]["first"] == 29
-
-
-def test_a_log_is_moved_by_a_step_only_where_it_fits(tmp_path: Path) -> None:
-    """A log of 30 steps, of which there are records of six; with rewards of another run, none."""
-    ours = [0.0, 1.5, 7.0, 11.0, 2.0, 5.0]
-    path = rewards(tmp_path / "a.jsonl", dict(enumerate(ours)), {})
-    log = {"reward": {at + 1: value for at, value in enumerate([*ours, *range(20, 44)])}}
-    words = "trend", path, "-v", "dr", "--log", log_of(tmp_path / "trainer_state.json", log)
-    said = run(*words).stdout
-    assert "log step 1 fits record step 0, and so on" in said
-    assert "agrees reward, 6 steps" in said
-    log["reward"] = dict(enumerate([0.5, 0.0, 0.7, 1.1, 0.2, 0.3]))
-    log_of(tmp_path / "trainer_state.json", log)
-    said = run(*words).stdout
-    assert "fits" not in said
-    assert "differs reward from step 0: 0.5 in the log" in said
-
-
-def test_the_framework_is_the_one_whose_names_are_there(tmp_path: Path) -> None:
-    """A series that was not recomputed is unknown; one that does not change moves nothing."""
-    path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (0, 2, 4, 6)])
-    log = {"actor/ppo_kl": {1: 0.5}, "actor/entropy": {1: 0.5, 2: 0.25}}
-    log["critic/score/mean"] = dict.fromkeys((1, 3, 5, 7), 0.5)
-    found = answer("trend", path, "-v", "dr", "--log", log_of(tmp_path / "trainer_state.json", log))
-    assert found["log"]["framework"] == "verl"
-    by_name = {one["name"]: one for one in found["log"]["series"]}
-    one = by_name["actor/entropy"]
-    why = "the records lack the data for it"
-    assert (one["agrees"], one["steps"], one["because"]) == (False, 0, why)
-    assert by_name["critic/score/mean"]["steps"] == 0  # no shift: steps 0, 2, 4, 6 are not logged
-    log_of(tmp_path / "trainer_state.json", {"reward": {0: 1.0}, "kl": {}})
-    found = answer("trend", path, "-v", "dr", "--log", tmp_path / "trainer_state.json")
-    assert found["log"]["framework"] == "trl"
 
 
 # ---- names by hand ------------------------------------------------------------------------------
@@ -577,34 +403,6 @@ def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
 # ---- a log alone ----------------------------------------------------------------------------
 
 
-def alone(folder: Path, command: str = "trend", **values: Any) -> Any:
-    """What a command says of a log of these series: lists, or values by step."""
-    by_step = {
-        name: each if isinstance(each, Mapping) else dict(enumerate(each))
-        for name, each in values.items()
-    }
-    return answer(command, log_of(folder / "trainer_state.json", by_step))
-
-
-def test_a_loss_of_0_while_a_gradient_grows(tmp_path: Path) -> None:
-    steps = range(1, 41)
-    document = alone(
-        tmp_path,
-        "explain",
-        loss={step: 1e-9 * (-1) ** step for step in steps},
-        grad_norm={step: 0.1 * step for step in steps},
-        frac_reward_zero_std={step: float(step > 35) for step in steps},
-        kl=dict.fromkeys(steps, 0.0),
-    )
-    text = " ".join(document["meaning"])
-    assert "loss is near 0 at 40 of 40 steps while grad_norm is 2.05, and grad_norm grows" in text
-    assert "frac_reward_zero_std is 1 at 5 of 40 steps" in text
-    assert "kl is always 0" in text
-    assert document["unknown"]
-    found = alone(tmp_path, "explain", loss=[0.0, 0.0], grad_norm=[0.0, 0.0])["meaning"]
-    assert found == ["grad_norm is 0: the policy learns nothing"]
-
-
 def test_the_log_of_a_real_run_is_explained() -> None:
     out = run("explain", STATE).stdout
     assert out.startswith("a log of 60 steps, 1 to 60")
@@ -665,136 +463,3 @@ def test_the_loss_of_a_step_is_what_trl_makes_of_its_micro_batches(
     (logged,) = answer("trend", path, "-v", variant, "--names", "trl")["steps"]
     (batch,) = answer("eval", path, "-v", variant, "--batch", "step")["batches"]
     assert logged["loss"] == pytest.approx(batch["accumulated_loss"], rel=1e-12)
-
-
-def test_a_rise_that_goes_on_is_found_in_a_short_run(tmp_path: Path) -> None:
-    """KL of 0.011 for 13 steps, then more at each step; not where it only varies by its noise."""
-    draw = random.Random(3)
-    before = [0.011 * (1 + 0.06 * draw.gauss(0, 1)) for _ in range(13)]
-    after = [0.032, 0.074, 0.11, 0.149, 0.226, 0.238, 0.329]
-    for rest, found in ((after, [("kl", 13)]), ([0.0125, 0.0105, 0.0115, 0.0128] * 2, [])):
-        findings = alone(tmp_path, kl=[*before, *rest])["findings"]
-        assert [(one["metric"], one["onset"]) for one in findings] == found
-
-
-def learning(seed: int) -> list[float]:
-    """A reward that rises by its noise and slowly, of which neighbours are alike."""
-    draw, noise, found = random.Random(seed), 0.0, list[float]()
-    for at in range(60):
-        noise = 0.6 * noise + 0.024 * draw.gauss(0, 1)
-        found.append(round(0.3 + 0.002 * at + noise, 4))
-    return found
-
-
-@each("seed", [121, 457, 1013])
-def test_a_reward_that_is_back_where_it_was_has_not_fallen(seed: int, tmp_path: Path) -> None:
-    """Its line goes on above it, but the last values are as those just before."""
-    values = learning(seed)
-    assert alone(tmp_path, reward=values)["findings"] == []
-    fallen = [*values[:45], *(one - 0.25 for one in values[45:])]
-    assert 45 in [one["onset"] for one in alone(tmp_path, reward=fallen)["findings"]]
-
-
-@each("seed", range(1, 5))
-def test_a_verifier_that_fails_for_some_responses_is_found(seed: int, tmp_path: Path) -> None:
-    """A fall of two and a half times the noise, from a step on; noise alone has none."""
-    values = np.random.default_rng(seed).normal(0.5, 0.06, 50)
-    assert alone(tmp_path, reward=values)["findings"] == []
-    fallen = [*values[:26], *(values[26:] - 0.15)]
-    (found,) = alone(tmp_path, reward=fallen)["findings"]
-    assert (found["kind"], found["direction"], found["end"]) == ("shift", "down", None)
-    assert abs(found["onset"] - 26) <= 3
-
-
-@each(
-    ("name", "before", "after", "way"),
-    [("reward", 1.0, 0.0, "fell"), ("clip_ratio", 0.0, 0.4, "rose"), ("entropy", 1.2, 0.3, "fell")],
-)
-def test_a_constant_that_becomes_another_is_found(
-    name: str, before: float, after: float, way: str, tmp_path: Path
-) -> None:
-    (found,) = alone(tmp_path, **{name: [before] * 15 + [after] * 15})["findings"]
-    assert (found["onset"], found["severity"]) == (15, "warning")
-    assert way in found["sentence"] or "exactly 0" in found["sentence"]
-    assert alone(tmp_path, **{name: [before] * 30})["findings"] == []
-
-
-def test_a_kl_that_grew_and_then_is_exactly_0_has_a_finding(tmp_path: Path) -> None:
-    """The reference follows the policy: as TRL's runs in tests/parity have it."""
-    kl = {step: 0.005 * step if step < 30 else 0.0 for step in range(1, 60)}
-    found = alone(tmp_path, kl=kl)["findings"]
-    assert [(one["onset"], "exactly 0" in one["sentence"]) for one in found] == [(30, True)]
-
-
-def test_what_changes_in_one_of_two_logs(tmp_path: Path) -> None:
-    """A KL that grows 2,000-fold from step 60 on and a loss of another level, against neither."""
-    draw = random.Random(5)
-
-    def noisy(level: float, wide: float) -> list[float]:
-        return [level * math.exp(wide * draw.gauss(0, 1)) for _ in range(100)]
-
-    counter = {at: 1000.0 * at * at for at in range(100)}
-    runs = [[noisy(0.03, 0.3), noisy(0.01, 0.1)] for _ in range(2)]
-    grown = [one * min(math.exp(max(at - 59, 0) / 5), 2000.0) for at, one in enumerate(runs[1][0])]
-    runs[1] = [grown, [one * (60 if at >= 60 else 1) for at, one in enumerate(runs[1][1])]]
-    first, second = (
-        log_of(
-            tmp_path / name,
-            {"kl": dict(enumerate(kl)), "loss": dict(enumerate(loss)), "num_tokens": counter},
-        )
-        for name, (kl, loss) in zip(("first.json", "second.json"), runs, strict=True)
-    )
-    compared = answer("trend", first, "--against", second)["metrics"]
-    since = {one["name"]: one["since"] for one in compared if one["differs"]}
-    assert since["loss"] == 60
-    assert 59 <= since["kl"] <= 66
-    found = {one["metric"]: one for one in answer("trend", second)["findings"]}
-    kind, onset, end = (found["loss"][name] for name in ("kind", "onset", "end"))
-    assert (kind, onset, end) == ("shift", 60, None)
-    assert answer("trend", second)["last_good_step"] == 59
-    names = [one["name"] for one in answer("trend", second, "--at", 60)["metrics"]]
-    assert names[-1] == "num_tokens"
-
-
-@each("seed", [0, 1, 2, 3])
-def test_a_level_on_a_scale_with_a_trend_has_its_first_step(seed: int, tmp_path: Path) -> None:
-    """Of a KL the share of the steps so far is compared, which falls while the KL is constant."""
-    draw = random.Random(seed)
-    rest = [abs(draw.gauss(0, 0.003)) for _ in range(60)]
-    kl = [0.01 + 0.03 * max(0, at - 35) + one for at, one in enumerate(rest)]
-    assert alone(tmp_path, kl=kl)["last_good_step"] == 35
-
-
-def test_what_follows_from_longer_responses_is_no_cause(tmp_path: Path) -> None:
-    """Though the gradient's fall is the clearest, and what the update does comes first else."""
-    draw = random.Random(3)
-    over = [max(0, at - 29) for at in range(60)]
-    norms = [0.4 * draw.lognormvariate(0, 0.02) / (1 + one) for one in over]
-    lengths = [180 + draw.gauss(0, 8) + 8 * one for one in over]
-    found = alone(tmp_path, grad_norm=norms, completion_length=lengths)["events"][0]
-    assert found["metrics"] == ["completion_length", "grad_norm"]
-    assert "--level response" in found["fix"]
-    norms = [0.4 * draw.lognormvariate(0, 0.02) * (1 + one) for one in over]
-    found = alone(tmp_path, grad_norm=norms, completion_length=lengths)["events"][0]
-    assert found["metrics"][0] == "grad_norm"
-    norms = [0.4 * draw.lognormvariate(0, 0.02) / (4 if one else 1) for one in over]
-    (found,) = alone(tmp_path, grad_norm=norms)["events"]
-    assert found["fix"].startswith("look for groups of equal rewards, longer responses and")
-
-
-def test_a_verdict_says_first_what_began_first(tmp_path: Path) -> None:
-    """The KL drifts from step 41 on; the entropy, which is clearer, falls from step 43 on."""
-    draw = np.random.default_rng(0)
-    rows = ["step,kl,entropy"]
-    for step in range(1, 61):
-        kl = 0.01 + 0.001 * draw.normal() + 0.004 * max(step - 40, 0)
-        entropy = 1.2 + 0.02 * draw.normal() - 0.05 * max(step - 42, 0)
-        rows.append(f"{step},{kl:.5f},{entropy:.5f}")
-    path = tmp_path / "metrics.csv"
-    path.write_text("\n".join(rows))
-    (event,) = answer("trend", path)["events"]
-    onsets = {one["metric"]: one["onset"] for one in answer("trend", path)["findings"]}
-    said = f"step {onsets['kl']}: the KL from the reference rose (medians: kl "
-    assert event["summary"].startswith(said)
-    assert event["summary"].endswith(f"; then entropy fell (step {onsets['entropy']})")
-    assert onsets["kl"] < onsets["entropy"] - 1

@@ -8,7 +8,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from command import answer, run
-from files import each
 from trended import SAMPLES, series, write
 
 import grpo_cli
@@ -130,7 +129,7 @@ def test_at_has_all_records_of_a_step_whatever_field_holds_it(tmp_path: Path) ->
 
 
 def test_flags_that_a_log_does_not_use_are_named(tmp_path: Path) -> None:
-    path = log(tmp_path / "a.json", 1)
+    path = write(tmp_path / "a.jsonl", [{"step": 1, "loss": 0.5, "grad_norm": 1.0}])
     result = run("trend", path, "-v", "dapo", "-p", "epsilon_high=0.3")
     note = "-v dapo --epsilon-high 0.3 is not used: a log of metrics has no tokens to evaluate"
     assert (result.exit_code, note in result.stderr) == (0, True)
@@ -147,27 +146,6 @@ def test_the_part_that_carries_a_change(folder: Path) -> None:
     assert first[0]["share"] == pytest.approx(1.0, abs=0.02)
     assert sum(one["share"] for one in first) == pytest.approx(1.0, abs=1e-9)
     assert all(abs(one["size"]) < 4 for one in first[1:])
-
-
-def test_parts_that_move_against_each_other_have_no_shares(tmp_path: Path) -> None:
-    """They would be 400 % and −300 % of a change that is the rest."""
-    draw = np.random.default_rng(3)
-    moves = {"a": 0.3, "b": -0.22}
-    rows = [
-        {
-            "step": step,
-            "prompt": name,
-            "rewards": draw.normal(0.5 + move * (step >= 15), 0.02, 6).tolist(),
-            "log_probs": [[-1.0]] * 6,
-        }
-        for step in range(30)
-        for name, move in moves.items()
-    ]
-    found = answer("trend", write(tmp_path / "a.jsonl", rows), "--by", "prompt")
-    shares = [one["share"] for one in found["changes"] if one["metric"] == "reward_mean"]
-    (verdict,) = [one for one in found["verdicts"] if one.startswith("reward_mean")]
-    assert shares == [None, None]
-    assert verdict.endswith("prompt=a rose, prompt=b fell")
 
 
 def test_runs_of_lone_responses_are_noted(tmp_path: Path) -> None:
@@ -218,42 +196,6 @@ def test_runs_that_are_equal_at_first(folder: Path, tmp_path: Path) -> None:
     assert not [one for one in found["metrics"] if one["differs"]]
 
 
-def test_few_steps_decide_what_is_clear(tmp_path: Path) -> None:
-    """Lengths that grow away from the other run's, and never are as short, differ; noise is not."""
-    draw = np.random.default_rng(3)
-    first, second = (
-        [
-            {"step": at, "length_mean": length + draw.random(), "loss": draw.normal()}
-            for at, length in enumerate(lengths)
-        ]
-        for lengths in ([10.0] * 12, [12.0 + 2 * at for at in range(12)])
-    )
-    words = write(tmp_path / "a.jsonl", first), "--against", write(tmp_path / "b.jsonl", second)
-    found = answer("trend", *words)
-    differs = {one["name"]: one["differs"] for one in found["metrics"]}
-    assert differs == {"length_mean": True, "loss": False}
-    said = " ".join(run("trend", *words).stdout.split())
-    assert "too few to judge the unmarked metrics (30 are needed)." in said
-    losses = ({"loss": one["loss"]} for one in first)
-    write(tmp_path / "b.jsonl", [one | loss for one, loss in zip(second, losses, strict=True)])
-    said = run("trend", *words).stdout
-    assert "equal: loss" in said
-    assert "too few to judge" not in said, "nothing is left to decide"
-
-
-def test_rounding_is_no_difference(tmp_path: Path) -> None:
-    draw = np.random.default_rng(3)
-    first = [{"step": at, "loss": draw.normal(), "ess": 1.0, "kl": at + 1.0} for at in range(12)]
-    second = [
-        {"step": one["step"], "loss": one["loss"] * (1 + 4e-16), "ess": 1 - 2e-16, "kl": 9.0}
-        for one in first
-    ]
-    words = write(tmp_path / "a.jsonl", first), "--against", write(tmp_path / "b.jsonl", second)
-    found = answer("trend", *words)
-    assert not any(one["differs"] for one in found["metrics"])
-    assert "equal: loss, ess" in run("trend", *words).stdout
-
-
 def test_an_interval_that_misses_0_is_marked(tmp_path: Path) -> None:
     """It does not remain after the correction, and must not read as no difference."""
     found = [
@@ -263,47 +205,6 @@ def test_an_interval_that_misses_0_is_marked(tmp_path: Path) -> None:
     assert [one.misses_0 and not one.differs for one in found] == [True, False, False]
 
 
-@each("away", [0.05, 0.0])
-def test_what_differs_at_most_steps_is_named_though_two_seeds_may(
-    away: float, tmp_path: Path
-) -> None:
-    """A difference that wanders, around 0 or beside it."""
-    draw, at = np.random.default_rng(0), np.arange(40)
-    first = 0.5 + 0.02 * np.cumsum(draw.normal(size=40))
-    second = first + away + 0.06 * np.sin(at / 6.4) + 0.02 * draw.normal(size=40)
-    paths = [
-        write(tmp_path / f"{name}.jsonl", [
-            {"step": step, "reward": reward, "loss": draw.normal()}
-            for step, reward in enumerate(rewards.tolist())
-        ])
-        for name, rewards in (("a", first), ("b", second))
-    ]  # fmt: skip
-    words = "trend", paths[0], "--against", paths[1]
-    (reward,) = [one for one in answer(*words)["metrics"] if one["name"] == "reward"]
-    higher = int((second > first).sum())
-    assert (reward["steps"], reward["higher"], reward["lower"]) == (40, higher, 40 - higher)
-    headline = run(*words).stdout.replace("\n  ", " ")
-    assert headline.startswith("no metric differs beyond chance (2 compared)")
-    said = "; reward of the second run is higher at 36 of 40 steps (+0.056 on average)"
-    assert (said in headline) == (away > 0.0)
-
-
-def test_a_metric_that_ends_before_runs_part(tmp_path: Path) -> None:
-    """Of `kl` five steps are left from there on, too few: it is left out."""
-    draw = np.random.default_rng(7)
-    first, second = (tmp_path / name for name in ("a.jsonl", "b.jsonl"))
-    steps = [{"step": at, "loss": float(draw.normal())} for at in range(40)]
-    steps = [one | ({"kl": float(draw.random())} if one["step"] < 25 else {}) for one in steps]
-    first.write_text("".join(json.dumps(one) + "\n" for one in steps))
-    later = [
-        one | ({"loss": one["loss"] + draw.normal()} if one["step"] >= 20 else {}) for one in steps
-    ]
-    second.write_text("".join(json.dumps(one) + "\n" for one in later))
-    found = answer("trend", first, "--against", second)
-    assert found["steps"] == [20, 39, 20]
-    assert [one["name"] for one in found["metrics"]] == ["loss"]
-
-
 def test_a_walk_is_no_difference() -> None:
     """Random walks, which two seeds are, against noise around a difference that is there."""
     draw = np.random.default_rng(31)
@@ -311,73 +212,6 @@ def test_a_walk_is_no_difference() -> None:
     assert sum(walked_mean(one).is_beyond(0.95) for one in walks) <= 12
     apart = [0.8 + draw.normal(size=120) for _ in range(100)]
     assert sum(walked_mean(one).is_beyond(0.95) for one in apart) >= 90
-
-
-def log(path: Path, seed: int, reward: float = 0.5, spike: float = 1.0) -> Path:
-    draw = random.Random(seed)
-    rows = [
-        {"step": at, "reward": reward + draw.gauss(0, 0.05), "grad_norm": 1 + draw.random()}
-        for at in range(60)
-    ]
-    rows[31]["grad_norm"] *= spike
-    path.write_text(json.dumps({"log_history": rows}), encoding="utf-8")
-    return path
-
-
-def test_what_a_log_alone_answers(tmp_path: Path) -> None:
-    first, second = log(tmp_path / "a.json", 1, spike=50), log(tmp_path / "b.json", 2, reward=0.6)
-    found = answer("trend", first, "--at", "31")
-    assert (found["metrics"][0]["name"], found["check"], found["groups"]) == ("grad_norm", None, [])
-    assert found["metrics"][0]["size"] > 10
-    found = answer("trend", first, "--against", second)["metrics"]
-    assert [one["name"] for one in found if one["differs"]] == ["reward", "grad_norm"]
-    result = run("trend", first, "--by", "rank")
-    assert (result.exit_code, "--by needs records" in result.stderr) == (2, True)
-
-
-def falling(path: Path, seed: int, fallen: float) -> Path:
-    draw = random.Random(seed)
-    rows = [
-        {"step": at, "reward": draw.gauss(0.45 if at < 30 else fallen, 0.07)} for at in range(60)
-    ]
-    path.write_text(json.dumps({"log_history": rows}), encoding="utf-8")
-    return path
-
-
-def test_a_metric_marked_as_different_has_no_interval_that_holds_0(tmp_path: Path) -> None:
-    """Of the steps from there on, or none is printed: the norm is 50 times at step 31."""
-    first, second = log(tmp_path / "a.json", 1, spike=50), log(tmp_path / "b.json", 2)
-    rows = json.loads(second.read_text(encoding="utf-8"))
-    for row in rows["log_history"][45:]:
-        row["reward"] += 0.4
-    second.write_text(json.dumps(rows), encoding="utf-8")
-    found = answer("trend", first, "--against", second)["metrics"]
-    reward, norm = sorted((one for one in found if one["differs"]), key=lambda one: -one["since"])
-    assert (reward["name"], norm["name"], norm["since"]) == ("reward", "grad_norm", 31)
-    assert 43 <= reward["since"] <= 47
-    assert 0.1 < reward["low"] < reward["difference"] < reward["high"]
-    assert norm["low"] < 0.0 < norm["high"]
-    lines = run("trend", first, "--against", second).stdout.splitlines()
-    assert {"grad_norm (from step 31)", f"reward (from step {reward['since']})"} <= {
-        *lines[0].partition(": ")[2].split(", ")
-    }
-    marked = {line.split()[1]: line for line in lines if line.startswith("≠")}
-    assert "±" in marked["reward"]
-    assert "±" not in marked["grad_norm"]
-
-
-@pytest.mark.more
-@each("seed", range(1, 5))
-def test_what_trend_finds_in_one_run_differs_from_another(seed: int, tmp_path: Path) -> None:
-    """From the step of the change on, in a row whose name has the mark at any width."""
-    one, other = falling(tmp_path / "a", seed, 0.27), falling(tmp_path / "b", 9, 0.45)
-    assert answer("trend", one)["events"]
-    for pair in ((one, other), (other, one)):
-        (row,) = answer("trend", pair[0], "--against", pair[1])["metrics"]
-        assert row["differs"]
-        assert 28 <= row["since"] <= 32
-    printed = run("trend", one, "--against", other).stdout
-    assert [line for line in printed.splitlines() if line.startswith("≠ reward ")]
 
 
 def test_the_last_good_step(folder: Path) -> None:
@@ -424,42 +258,6 @@ def test_a_possible_cause_is_what_check_finds(tmp_path: Path) -> None:
     for name, code in (("nemo-rl-1330", "rollout-mismatch"), ("verl-6564", "last-token")):
         (event, *_) = answer("trend", threads / f"{name}.jsonl")["events"]
         assert [one.partition(":")[0] for one in event["check"]] == [code]
-
-
-@each("last", [31, 59])
-def test_a_step_to_go_back_to_is_named_where_the_fix_says_so(last: int, tmp_path: Path) -> None:
-    draw = np.random.default_rng(1)
-    norms = 1.0 + draw.random(60)
-    norms[31 : last + 1] *= 40.0
-    rows = [{"step": at, "grad_norm": norm} for at, norm in enumerate(norms.tolist())]
-    found = answer("trend", write(tmp_path / "a.jsonl", rows))
-    (event,) = found["events"]
-    assert event["step"] == 31
-    assert found.get("last_good_step") == (30 if last == 59 else None)
-    assert ("go back to the last good step" in event["fix"]) == (last == 59)
-
-
-def engine_noise(path: Path, sizes: Sequence[float], broken: Sequence[int] = range(6)) -> Path:
-    """A run whose engine differs by noise of a size, at a step each, in these ranks of 6."""
-    draw = np.random.default_rng(3)
-
-    def row(step: int, rank: int) -> dict[str, Any]:
-        old = -draw.exponential(1.0, (6, 12)) - 0.3
-        size = sizes[step] if rank in broken else sizes[0]
-        rollout = np.minimum(old + size * draw.normal(size=old.shape), -1e-4)
-        columns = {"log_probs_old": old, "log_probs_new": old, "log_probs_rollout": rollout}
-        where = {"step": step, "rank": rank, "rewards": draw.integers(0, 2, 6).tolist()}
-        return where | {name: one.tolist() for name, one in columns.items()}
-
-    return write(path, [row(step, rank) for step in range(len(sizes)) for rank in range(6)])
-
-
-@each("broken", [[0, 1, 2, 3, 4], [5]])
-def test_parts_that_changed_are_few_or_all_but_few(broken: list[int], tmp_path: Path) -> None:
-    path = engine_noise(tmp_path / "a.jsonl", [0.003] * 24 + [0.03] * 16, broken)
-    shown = run("trend", path, "-v", "dr", "--by", "rank").stdout
-    assert ("every rank except 5 changed (5 of 6)" in shown) == (len(broken) == 5)
-    assert ("only rank=5 changed (1 of 6)" in shown) == (len(broken) == 1)
 
 
 def test_a_comparison_without_a_first_run_says_so() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command import answer, run
 from files import each, in_blocks
-from trended import PLAIN, notes, steps, trend, write
+from trended import PLAIN, notes, steps, write
 
 pytestmark = pytest.mark.more
 
@@ -297,14 +297,3 @@ def test_files_that_differ_by_a_number_and_share_their_steps_are_two_runs(tmp_pa
         assert ("so these are 2 runs" in result.stderr) == (code == 2)
         both = run("compare", *files(second, begin)).stderr
         assert ("compared as two runs" in both) == (code == 2)
-
-
-def test_a_verdict_says_at_which_steps_a_published_limit_was_passed(tmp_path: Path) -> None:
-    rows = (
-        {"step": at, "log_probs": [[-9.0], [-9.0]], "rewards": [1.0, 0.0]}
-        | {"log_probs_rollout": [[-9.0 - (2.0 if at == 3 else 0.01)]] * 2}
-        for at in range(18)
-    )
-    assert (
-        "mismatch.mult passed 1.05 at 1 step (3)" in trend(write(tmp_path / "a", rows))["verdict"]
-    )

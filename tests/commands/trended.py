@@ -7,10 +7,11 @@ import json
 import random
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from command import answer, run
 
 PLAIN = {"log_probs": [[-1.0, -2.0], [-1.0]], "rewards": [1.0, 0.0]}
@@ -120,3 +121,45 @@ def blocks(text: str) -> dict[str, dict[str, Any]]:
             size = int.from_bytes(whole[:4], "little")
             found[name] = json.loads(whole[4 : 4 + size])
     return found
+
+
+# ---- a healthy run of four columns, in which faults are planted ----------------------------------
+
+STEP, STEPS, GROUPS = 24, 44, 4
+COLUMNS = ("new", "old", "ref", "rollout")
+IDS = [[*range(10 * row, 10 * row + 3), 77, *range(200, 212)] for row in range(8)]
+Columns = dict[str, Any]
+
+
+def healthy(seed: int = 7) -> list[Columns]:
+    """Log-probs by column, [groups, responses, tokens], and rewards, for each step."""
+    draw, rows = np.random.default_rng(seed), []
+    for step in range(STEPS):
+        old = -draw.exponential(0.7, (GROUPS, 8, 16)) - 1e-3
+        sizes = {"new": 0.03, "ref": 0.01 + 0.004 * step, "rollout": 0.006}
+        made = {name: old + size * draw.normal(size=old.shape) for name, size in sizes.items()}
+        rewards = (draw.random((GROUPS, 8)) < 0.4).astype(float)
+        made = {name: np.minimum(one, -1e-5) for name, one in made.items()}
+        rows.append(made | {"old": old, "rewards": rewards})
+    return rows
+
+
+def centred(now: Columns) -> Any:
+    """r − r̄ in the group."""
+    return now["rewards"] - now["rewards"].mean(axis=1, keepdims=True)
+
+
+def given(now: Columns) -> Any:
+    """(r − r̄) / (σ + 1e-4) in the group."""
+    return centred(now) / (now["rewards"].std(axis=1, ddof=1, keepdims=True) + 1e-4)
+
+
+def written(path: Path, rows: list[Columns], **more: Callable[[int, int], Any]) -> Path:
+    """Steps as records of a group each, with fields made of their step and group."""
+    return write(path, (
+        {"step": step, "id": f"{step}/{group}"}
+        | {f"log_probs_{n}" if n in COLUMNS else n: one[group].tolist() for n, one in now.items()}
+        | {name: make(step, group) for name, make in more.items()}
+        for step, now in enumerate(rows)
+        for group in range(GROUPS)
+    ))  # fmt: skip

@@ -101,12 +101,16 @@ class Coverage:
             f"with values at fewer than {LEAST} steps": len(tested - long),
             "not judged without log_probs_old": len(assumed),
         }
-        self._limited = any(row.limits and counts[name] for name, row in watched.items())
+        published = {
+            name: [one for one in row.limits if one.source != PRACTICE]
+            for name, row in watched.items()
+        }
+        self._limited = any(counts[name] for name, limits in published.items() if limits)
         self._passed = [
             passed
-            for name, row in watched.items()
-            for limit in row.limits
-            if limit.source != PRACTICE and (passed := _passed(name, limit, steps))
+            for name, limits in published.items()
+            for limit in limits
+            if (passed := _passed(name, limit, steps))
         ]
         self._equal = [
             words
