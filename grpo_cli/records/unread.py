@@ -80,7 +80,7 @@ COMPLETIONS: tuple[str, ...] = (*_NAMES["completions"].split(),)
 """Where the text of responses may be; ids have some of these names too."""
 READ_ELSEWHERE = frozenset(
     (*STEP_FIELDS, *ENDINGS, *VERSIONS, *TRAJECTORIES, *SAMPLED_IDS, *PROMPT_IDS, *PROMPTS)
-) | {"bundle", "framework", "metrics", "meta", "rollout_is_weights"}
+) | {"bundle", "framework", "loss_gradient", "metrics", "meta", "rollout_is_weights"}
 """Keys that ``trend``, ``check``, ``verify`` and pages read, though no evaluation does; the last is
 what verl's hook keeps of a loss that is not compared for it."""
 FUNCTION = "rewards/"

@@ -77,7 +77,7 @@ def verify(
     grpo verify dump.jsonl -v trl/dapo --rtol 1e-6
 
     A record holds the trainer's numbers under "expected": loss, advantages,
-    gradient and others; without it, its own loss is compared. Names the first
+    gradient and others; else its own loss and loss_gradient are compared. Names the first
     difference with its stage, response, token and cause; --full prints all. Exits
     with 1 if a number differs.
 

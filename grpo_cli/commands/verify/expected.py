@@ -187,6 +187,8 @@ _OWN = {
     "gradient_norm": "gradient",
 }
 """The metrics that are no framework's → the stage that makes each."""
+LOSS_GRADIENT = "loss_gradient"
+
 QUANTITIES = (
     Quantity(("advantages", "advantage"), "advantage", lambda b: b.advantage),
     Quantity(("log_ratio", "log_ratios"), "ratio", lambda b: b.log_ratio),
@@ -196,7 +198,7 @@ QUANTITIES = (
     Quantity(("weight", "weights"), "aggregate", lambda b: b.token_weight),
     Quantity(("contribution", "contributions"), "aggregate", lambda b: b.contribution),
     Quantity(("gradient",), "gradient", lambda b: b.gradient),
-    Quantity(("loss_gradient",), "gradient", lambda b: -b.gradient),
+    Quantity((LOSS_GRADIENT,), "gradient", lambda b: -b.gradient),
     *(Quantity((name,), stage, record=METRICS[name]) for name, stage in _OWN.items()),
     Quantity(("policy",), "policy", record=lambda b: b.record_value(POLICY)),
     Quantity(("policy_loss",), "policy", record=lambda b: -b.record_value(POLICY)),
@@ -295,9 +297,10 @@ def read_expectations(record: Record) -> Wanted:
     return found, [f"metrics.{key}" for key in metrics if key not in METRICS]
 
 
-def logged_losses(value: Mapping[str, Any]) -> dict[str, str]:
-    """The losses that a trainer wrote into a record: what ``expected`` calls each → its key."""
-    return {LOGGED[key]: key for key in reversed(LOGGED) if is_number(value.get(key))}
+def logged_results(value: Mapping[str, Any]) -> dict[str, str]:
+    """The results that a trainer wrote into a record: what ``expected`` calls each → its key."""
+    losses = {LOGGED[key]: key for key in reversed(LOGGED) if is_number(value.get(key))}
+    return losses | {key: key for key in (LOSS_GRADIENT,) if isinstance(value.get(key), list)}
 
 
 def read_numbers(record: Record) -> dict[str, float]:

@@ -25,10 +25,11 @@ from grpo_cli.commands.verify.compare import (
     tolerances,
 )
 from grpo_cli.commands.verify.expected import (
+    LOSS_GRADIENT,
     Expectation,
     Flags,
     Wanted,
-    logged_losses,
+    logged_results,
     read_expectations,
 )
 from grpo_cli.commands.verify.replay import Part
@@ -156,10 +157,11 @@ class Judging(Accumulator[Any]):
         """Notes the loss that a record expects: without ``expected`` the logged one, if any."""
         value = raw.value
         if expects_nothing(value):
-            keys = logged_losses(value)
+            keys = logged_results(value)
             self.logged |= dict.fromkeys(keys.values())
             if expected := {name: value[key] for name, key in keys.items()}:
-                value = {**value, "expected": expected}
+                others = {name: one for name, one in value.items() if name != LOSS_GRADIENT}
+                value = {**others, "expected": expected}
                 raw = replace(raw, kept=value, again=None, columns=None)
         self.losses.add(value)
         return raw
