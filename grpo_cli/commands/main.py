@@ -21,7 +21,7 @@ import typer.main
 from grpo_cli.commands.help.layout import FrontPage, PanelCommand
 from grpo_cli.commands.options.everywhere import Command, displayed
 from grpo_cli.errors import GrpoError, also_unknown, nearest
-from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.messages import print_error, say
 from grpo_cli.terminal.numbers import and_more, shell_line
 from grpo_cli.version import VERSION
 
@@ -145,7 +145,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except GrpoError as error:
-        tell(error, as_json=False)
+        print_error(error, as_json=False)
         sys.exit(error.exit_code)
     except MemoryError:
         say("not enough memory; split long records or documents, or raise the limit (ulimit -v)")

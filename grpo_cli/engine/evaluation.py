@@ -43,11 +43,11 @@ class EvaluationSums(Accumulator[Breakdown]):
         evaluator: which objective.
         encode: makes the output of records, in pieces; None: only totals are wanted.
         having: which rows of output are wanted; None: all.
-        look: says what commands tell of the input's first record.
+        look: returns what commands print of the input's first record.
         batches: the totals, batch by batch.
         pieces: output in order, one piece per evaluated record or for several of them.
         shown: how many rows ``having`` left.
-        notices: facts to tell once.
+        notices: messages to print once.
         of_first: those of its first record; None where it has none.
         references: which records have a reference; all or none may, where a KL is left out.
     """
@@ -161,7 +161,7 @@ class Evaluation:
         encode: makes the output of records, in pieces; None when only totals are wanted.
         progress: called with the bytes and tokens of each piece that is done.
         part_folder: the folder to which workers of a cluster write the output.
-        look: what there is to tell of the first record; it travels between processes.
+        look: what to print of the first record; it travels between processes.
         rows: whether ``encode`` reads weights of tokens or responses, so that the denominators of
             their batches have to be known first.
         shares: whether it reads shares, which need what their batches add up to.

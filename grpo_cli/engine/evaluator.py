@@ -66,7 +66,7 @@ class BatchStatistics:
 
     @property
     def words(self) -> str:
-        """What tells its statistics from others."""
+        """What distinguishes its statistics from others."""
         read = sorted((repr(key), sums.moments.read()) for key, sums in self.batches.items())
         if len(read) == 1:
             return f"{read[0][1]}"

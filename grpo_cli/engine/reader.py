@@ -275,7 +275,7 @@ class Reader:
 
     @property
     def inputs(self) -> list[tuple[str, int, str]]:
-        """The files, each with its size and what tells this version of it from others."""
+        """The files, each with its size and what identifies its version."""
         return [
             (one.name, *(Version(0, "") if _only_once(one.path) else version_of(one.path)))
             for one in self.sources

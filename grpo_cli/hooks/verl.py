@@ -221,7 +221,7 @@ class Generation(NamedTuple):
             them, and groups where the estimator has uids.
         settings: the estimator's name and settings, by verl's names.
         number, size: the call, and how many responses it had.
-        places: what tells a response from others → its places among them.
+        places: what identifies a response → its places.
     """
 
     columns: Mapping[str, Sequence[Any]]
@@ -302,7 +302,7 @@ class Estimates:
 
 
 def _keys(advantages: Array, mask: Array) -> list[bytes]:
-    """[R] what tells responses from each other."""
+    """[R] what identifies each response."""
     singles = np.where(mask != 0, advantages, 0.0).astype(np.float32)
     return [
         row.tobytes() + np.packbits(kept != 0).tobytes()

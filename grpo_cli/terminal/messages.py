@@ -30,13 +30,13 @@ def failures(*, as_json: bool = False, hint: str = "") -> Iterator[None]:
         _print_names(answer)
         raise typer.Exit(answer.exit_code) from None
     except GrpoError as error:
-        tell(error, as_json=as_json)
+        print_error(error, as_json=as_json)
         if isinstance(error, InputError) and (error.line or 0) > 1 and hint and not as_json:
             say(f"note: {hint}")
         raise typer.Exit(error.exit_code) from None
 
 
-def tell(error: GrpoError, *, as_json: bool, every: bool = False) -> None:
+def print_error(error: GrpoError, *, as_json: bool, every: bool = False) -> None:
     """Prints an error, or each of several: a line, or a JSON object where the output is JSON.
 
     A record's errors that differ by their indices alone are one line, unless ``every`` is wanted.

@@ -37,7 +37,7 @@ class Claims:
         refuses: topic of an invalid case → the exception that the loss raises for it, or
             ``"nan"`` if it returns a loss that is not finite.
         conventions: topic → the signature that the loss follows. A topic that is left out may
-            follow any; the summary tells which.
+            follow any; the summary says which.
         dtype: what the loss computes in; it decides the tolerance.
     """
 
@@ -74,7 +74,7 @@ class Loss:
     Attributes:
         compute: takes a case and returns ``{"loss": …, "gradient": …}``, also ``"advantages"``
             and ``"metrics"`` where they are claimed. It is called once for each micro-batch;
-            ``case.step`` tells what the whole step spans.
+            ``case.step`` says what the whole step spans.
         claims: what the loss computes.
     """
 

@@ -18,9 +18,9 @@ from grpo_cli.commands.options.source import (
     ReadingOptions,
     RecordOption,
     paths,
-    tell_errors,
-    tell_notes,
-    tell_skipped,
+    print_errors,
+    print_notes,
+    print_skipped,
 )
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.grid import print_list
@@ -79,8 +79,8 @@ def check(
             return
         reader = reading.reader(paths(files), chosen.record)
         answer, unread = run(reader, limit), reader.skipped
-        tell_errors(unread, as_json=page.json)
-        tell_skipped(unread)
+        print_errors(unread, as_json=page.json)
+        print_skipped(unread)
         if answer.records or not unread:
             page.write(
                 answer,
@@ -89,7 +89,7 @@ def check(
                 ),
                 rows=answer.findings,
             )
-        tell_notes(reader.notes(), quiet=page.quiet)
+        print_notes(reader.notes(), quiet=page.quiet)
     if reader.skipped:
         raise typer.Exit(InputError.exit_code)
     found = any(answer.severities[one] for one in ORDER[: ORDER.index(fail_on) + 1])

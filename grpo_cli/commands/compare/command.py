@@ -19,7 +19,7 @@ from grpo_cli.commands.options.source import (
     WorkOptions,
     finish,
     paths,
-    tell_notes,
+    print_notes,
 )
 from grpo_cli.errors import InputError
 from grpo_cli.terminal.messages import say
@@ -94,18 +94,18 @@ def compare(
     if two is not None and not asks_variants:
         if are_two_runs(two, loading):
             against = shell_line(["grpo", "trend", two[0], "--against", two[1]])
-            tell_notes([_TWO.format(against)], quiet=page.quiet)
+            print_notes([_TWO.format(against)], quiet=page.quiet)
             same = diff_runs((two[0], two[1]), loading, None, None, page)
             return 0 if same else NO
         paths(files)  # what cannot be opened is an error before the note
-        tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
+        print_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
     elif two is not None and are_two_runs(two, loading):
-        tell_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
+        print_notes([_ONE.format(shell_line(["grpo", "diff", *two]))], quiet=page.quiet)
     batch = "input" if stages.batch is None else stages.batch
     wanted = names(",".join(variants or [USUAL]))
     made, notes = plans(wanted, stages.stages, stages.hyperparameters, batch, own=own)
     made = [replace(plan, asked=variants is not None) for plan in made]
-    tell_notes(notes, quiet=page.quiet)
+    print_notes(notes, quiet=page.quiet)
     source = loading.reader(paths(files), work)
     answer = compare_plans(made, source)
     alone = source.ungrouped(answer.records, answer.groups, answer.responses)
@@ -125,7 +125,7 @@ def compare(
         above=above,
         notes=source.notes(*made) | hidden,
     )
-    tell_notes((note for note in hidden if note not in above), quiet=page.quiet)
+    print_notes((note for note in hidden if note not in above), quiet=page.quiet)
     code = finish(source, *made, as_json=page.json, quiet=page.quiet, printed=above)
     if not answer.variants:
         code = InputError.exit_code

@@ -20,7 +20,7 @@ from grpo_cli.commands.options.place import (
     check_parts,
     destination,
     part_folder,
-    tell_written,
+    print_written,
     to_folder,
 )
 from grpo_cli.commands.options.source import (
@@ -28,9 +28,9 @@ from grpo_cli.commands.options.source import (
     ReadingOptions,
     RecordOption,
     paths,
-    tell_errors,
-    tell_notes,
-    tell_skipped,
+    print_errors,
+    print_notes,
+    print_skipped,
 )
 from grpo_cli.commands.verify.compare import LOGGED
 from grpo_cli.engine import Reader
@@ -105,8 +105,8 @@ def convert(
     else:
         with destination(output) as stream:
             run.write(stream)
-        tell_written(output, quiet=quiet)
-    tell_notes(reader.notices | run.notices(), quiet=quiet)
+        print_written(output, quiet=quiet)
+    print_notes(reader.notices | run.notices(), quiet=quiet)
     return run.finish()
 
 
@@ -306,7 +306,7 @@ PACKS = {"jsonl": write_lines, "parquet": write_table}
 
 
 class Conversion:
-    """The canonical objects of the records that can be read; tells of those that cannot.
+    """The canonical objects of the records that can be read; prints errors for the others.
 
     Args:
         reader: the files.
@@ -339,7 +339,7 @@ class Conversion:
         for whole in fold_pieces(self._reader, self._make, part_folder=part_folder):
             self._whole = whole
             pieces, whole.pieces = whole.pieces, []
-            self._reported = tell_errors(
+            self._reported = print_errors(
                 self._reader.skipped, self._reported, as_json=self._as_json
             )
             yield pieces
@@ -361,5 +361,5 @@ class Conversion:
         skipped = self._reader.skipped
         if not skipped:
             return 0
-        tell_skipped(skipped, skipped.count + self._whole.records)
+        print_skipped(skipped, skipped.count + self._whole.records)
         return InputError.exit_code

@@ -21,8 +21,8 @@ from grpo_cli.commands.options.source import (
     LoadingOptions,
     Step,
     paths,
+    print_notes,
     refuse_unopened,
-    tell_notes,
 )
 from grpo_cli.commands.trend.logs import is_log
 from grpo_cli.commands.trend.origins import Origins, StepSource, differ_by_number, run_of
@@ -116,7 +116,7 @@ def diff_runs(
     page.write(
         answer, lambda console, screen: _print(console, screen, answer, against), beyond="cut"
     )
-    tell_notes(first.notes() | second.notes() | dict.fromkeys(answer.notes), quiet=page.quiet)
+    print_notes(first.notes() | second.notes() | dict.fromkeys(answer.notes), quiet=page.quiet)
     return answer.ok
 
 

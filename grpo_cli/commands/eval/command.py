@@ -9,7 +9,7 @@ from grpo_cli.commands.eval.formats import format_of
 from grpo_cli.commands.eval.printing import Printing
 from grpo_cli.commands.eval.run import Run, row_notes
 from grpo_cli.commands.options.objective import ObjectiveOptions
-from grpo_cli.commands.options.place import check_parts, destination, tell_written
+from grpo_cli.commands.options.place import check_parts, destination, print_written
 from grpo_cli.commands.options.source import Files, ReadingOptions, RecordOption, paths
 from grpo_cli.records.choose.grouping import batch_fields
 from grpo_cli.records.choose.where import spelled
@@ -77,5 +77,5 @@ def evaluate(
         )
         if not run.complete:  # leaving the block so keeps an older file
             raise typer.Exit(code)
-    tell_written(printing.output, quiet=printing.quiet)
+    print_written(printing.output, quiet=printing.quiet)
     return code

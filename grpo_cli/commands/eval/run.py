@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from grpo_cli.commands.eval.printing import Printing
-from grpo_cli.commands.options.source import tell_errors, tell_skipped
+from grpo_cli.commands.options.source import print_errors, print_skipped
 from grpo_cli.engine import Evaluation, Reader
 from grpo_cli.engine.facts import DEAD_ALONE
 from grpo_cli.engine.rows.fields import OWN, Level
 from grpo_cli.errors import GrpoError, InputError, UsageError
-from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.messages import print_error, say
 from grpo_cli.terminal.numbers import counted, shell_line, shown
 from grpo_cli.terminal.progress import Bar
 from grpo_cli.variants.plan import Plan
@@ -77,7 +77,7 @@ class Run(Evaluation):
         return several and not any(two_runs(self._reader))
 
     def _print_skipped(self) -> None:
-        self._printed = tell_errors(self.skipped, self._printed, as_json=self._as_json)
+        self._printed = print_errors(self.skipped, self._printed, as_json=self._as_json)
 
     @property
     def complete(self) -> bool:
@@ -126,14 +126,14 @@ class Run(Evaluation):
             for note in [*found, *totals, *more]:
                 if note not in printed:
                     say(f"note: {note}")
-        tell_skipped(self.skipped, self.skipped.count + self.total["records"])
+        print_skipped(self.skipped, self.skipped.count + self.total["records"])
         if self._error is not None:
             if of_rows and not self._as_json and not quiet and self._has_rows:
                 say(
                     "note: stopped at an error: the rows above are of the records before the "
                     "error, and there is no total (--on-error skip skips unreadable records)"
                 )
-            tell(self._error, as_json=self._as_json)
+            print_error(self._error, as_json=self._as_json)
             return self._error.exit_code
         return BAD_INPUT if self.skipped else 0
 

@@ -18,7 +18,7 @@ from grpo_cli.commands.options.source import (
     WorkOptions,
     finish,
     paths,
-    tell_notes,
+    print_notes,
 )
 from grpo_cli.engine.reader import ONE_STEP
 from grpo_cli.errors import UsageError
@@ -111,7 +111,7 @@ def match_number(
         beyond="cut",
         notes=source.notes() | pooled,
     )
-    tell_notes(pooled, quiet=page.quiet)
+    print_notes(pooled, quiet=page.quiet)
     code = finish(source, as_json=page.json, quiet=page.quiet)
     return code or (0 if made.reproduced or made.consistent else NO)
 

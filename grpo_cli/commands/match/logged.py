@@ -183,9 +183,9 @@ def read_questions(
             break
     if not questions:
         raise InputError(f"no record has a number at {spelled(path)}")
-    telling = max(range(len(questions)), key=lambda at: (_telling(questions[at]), at))
-    questions.append(questions.pop(telling))
-    raw, record = firsts[telling]
+    decisive = max(range(len(questions)), key=lambda at: (_decisiveness(questions[at]), at))
+    questions.append(questions.pop(decisive))
+    raw, record = firsts[decisive]
     if (step := _step(raw)) is None:
         return questions, [("--record", str(record.name))]
     whole = parts_of_step[repr(step)] == 1 and len(questions) < _MOST
@@ -193,7 +193,7 @@ def read_questions(
     return questions, [("--where", f"step=={step}"), *number]
 
 
-def _telling(question: Question) -> float:
+def _decisiveness(question: Question) -> float:
     """How large a number is in units of its tolerance."""
     return abs(question.target.value) / (question.target.half + FLOAT32)
 

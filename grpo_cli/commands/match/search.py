@@ -88,8 +88,8 @@ def search(
 def _ask(run: Run, questions: Sequence[Question], recorded: str, *, last: bool) -> None:
     """Asks one space; what only chance gives is confirmed by the last search alone."""
     first, space = questions[-1].first, run.space
-    *others, telling = questions
-    run.ask(telling)
+    *others, decisive = questions
+    run.ask(decisive)
     for question in others:
         run.narrow(question)
     found = [*run.candidates()]

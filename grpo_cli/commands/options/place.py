@@ -37,7 +37,7 @@ def destination(path: str | None, flag: str = "--output") -> AbstractContextMana
     return uploading(path, flag)
 
 
-def tell_written(path: str | None, *, quiet: bool) -> None:
+def print_written(path: str | None, *, quiet: bool) -> None:
     """Says which file of this machine was written, and how large a file it replaced."""
     if path in (None, "-") or quiet or not Path(str(path)).is_file():
         return

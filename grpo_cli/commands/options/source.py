@@ -23,7 +23,7 @@ from grpo_cli.records.open.folders import files as expanded
 from grpo_cli.records.open.streams import is_empty, unopened
 from grpo_cli.records.unread import VERSIONS
 from grpo_cli.terminal.destination import keep_standard_output
-from grpo_cli.terminal.messages import say, tell
+from grpo_cli.terminal.messages import print_error, say
 from grpo_cli.terminal.numbers import counted
 from grpo_cli.variants import NAMES
 from grpo_cli.variants.plan import Plan
@@ -243,20 +243,20 @@ def read_mapping(text: str) -> tuple[str, Path]:
     return known, read_path(place.strip(), "--map")
 
 
-def tell_notes(notes: Iterable[str], *, quiet: bool) -> None:
+def print_notes(notes: Iterable[str], *, quiet: bool) -> None:
     """Says what there was to say of the files."""
     for note in () if quiet else notes:
         say(f"note: {note}")
 
 
-def tell_errors(skipped: Skipped, start: int = 0, *, as_json: bool) -> int:
+def print_errors(skipped: Skipped, start: int = 0, *, as_json: bool) -> int:
     """Prints the errors that are kept, from ``start`` on; returns how many are kept."""
     for error in skipped.first[start:]:
-        tell(error, as_json=as_json, every=not skipped.most)
+        print_error(error, as_json=as_json, every=not skipped.most)
     return len(skipped.first)
 
 
-def tell_skipped(skipped: Skipped, of: int | None = None) -> None:
+def print_skipped(skipped: Skipped, of: int | None = None) -> None:
     """Says how many errors were not printed, and how many records were skipped.
 
     Args:
@@ -281,9 +281,9 @@ def finish(
     source: Reader, *plans: Plan, as_json: bool, quiet: bool, printed: Container[str] = ()
 ) -> int:
     """Tells what there is to know of the files and is not ``printed``; returns the exit code."""
-    tell_notes((note for note in source.notes(*plans) if note not in printed), quiet=quiet)
-    tell_errors(source.skipped, as_json=as_json)
-    tell_skipped(source.skipped)
+    print_notes((note for note in source.notes(*plans) if note not in printed), quiet=quiet)
+    print_errors(source.skipped, as_json=as_json)
+    print_skipped(source.skipped)
     return InputError.exit_code if source.skipped else 0
 
 
@@ -304,7 +304,7 @@ def paths(files: list[str] | None) -> list[str]:
             notes = [f"{one} is empty; skipped" for one in empty[:_FILES_NAMED]]
             if more := len(empty) - len(notes):
                 notes.append(f"… {counted(more, 'more empty file')} skipped")
-            tell_notes(notes, quiet=False)
+            print_notes(notes, quiet=False)
         refuse_unopened(places)
         return places
     if sys.stdin is None or sys.stdin.isatty():

@@ -23,8 +23,8 @@ from grpo_cli.commands.options.output import (
     fields_option,
     named_fields,
 )
-from grpo_cli.commands.options.place import destination, drawings, tell_written
-from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, tell_notes
+from grpo_cli.commands.options.place import destination, drawings, print_written
+from grpo_cli.commands.options.source import RESPONSE, Files, ReadingOptions, paths, print_notes
 from grpo_cli.commands.show.batch import (
     COLUMN,
     LACKING,
@@ -250,8 +250,8 @@ def _show_record(
         drawn_here = picture_of(source, raw, options.by, options.response)
         _print(source, drawn_here, above, notes, options, page)
     for path in (options.html, options.svg):
-        tell_written(path, quiet=page.quiet)
-    tell_notes(notes, quiet=page.quiet)
+        print_written(path, quiet=page.quiet)
+    print_notes(notes, quiet=page.quiet)
 
 
 def _others(records: Iterator[tuple[Raw, Record]], first: Record) -> str:

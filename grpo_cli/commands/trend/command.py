@@ -11,16 +11,16 @@ import typer
 
 from grpo_cli.commands.options import complete
 from grpo_cli.commands.options.objective import OneBatchOptions
-from grpo_cli.commands.options.place import destination, tell_written
+from grpo_cli.commands.options.place import destination, print_written
 from grpo_cli.commands.options.source import (
     Files,
     ReadingOptions,
     RunFiles,
     is_piped,
     paths,
-    tell_errors,
-    tell_notes,
-    tell_skipped,
+    print_errors,
+    print_notes,
+    print_skipped,
 )
 from grpo_cli.commands.report.page import page_of
 from grpo_cli.commands.trend.answer import trend_of
@@ -160,11 +160,11 @@ def answer_run(
                 if options.names != "grpo":
                     answer = replace(answer, steps=steps.with_metrics(records.logged))
             _write_answer(answer, columns, notes, options, drawn)
-        tell_notes(notes, quiet=options.quiet)
+        print_notes(notes, quiet=options.quiet)
         skipped = [one.reader.skipped for one in (run, other) if isinstance(one, Run)]
         for one in skipped:
-            tell_errors(one, as_json=options.kind == "json")
-            tell_skipped(one)
+            print_errors(one, as_json=options.kind == "json")
+            print_skipped(one)
         answers = [] if steps is None else [one.answer(steps, found) for one in tests]
         for sentence in filter(None, answers):  # quiet or not: it is why the command ends with 1
             say(f"--fail-on {sentence}")
@@ -255,7 +255,7 @@ def _write_answer(
         flag = "--html" if options.output != options.html else "--output"
         with destination(options.html, flag) as page:
             page.writelines(part.encode() for part in drawn)
-        tell_written(options.html, quiet=options.quiet)
+        print_written(options.html, quiet=options.quiet)
         return
     with destination(options.output) as stream:
         if options.kind != "table":

@@ -104,7 +104,7 @@ def verify(
         )
         run, answer = verified(judging, reader, causes, batch=stages.batch or "", whole=page.whole)
         if not answer.records:
-            run.tell(as_json=page.json, quiet=True)
+            run.print_messages(as_json=page.json, quiet=True)
             if run.reader.skipped:
                 raise typer.Exit(InputError.exit_code)
             raise run.nothing()
@@ -114,7 +114,7 @@ def verify(
             rows=map(_flat, answer.records),
             notes=[] if page.quiet else run.notes(),
         )
-        run.tell(as_json=page.json, quiet=page.quiet)
+        run.print_messages(as_json=page.json, quiet=page.quiet)
     if not answer.ok:
         raise typer.Exit(NO)
     raise typer.Exit(InputError.exit_code if run.reader.skipped else 0)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from grpo_cli.bundle import Chain
-from grpo_cli.commands.options.source import tell_errors, tell_notes, tell_skipped
+from grpo_cli.commands.options.source import print_errors, print_notes, print_skipped
 from grpo_cli.commands.verify.answer import Replayed, Verdict, Verified
 from grpo_cli.commands.verify.batches import RECORD, UNITS, read_batches, unit_of
 from grpo_cli.commands.verify.causes.located import UNKNOWN, located
@@ -333,13 +333,13 @@ class Verification:
             searched=searched is not None,
         )
 
-    def tell(self, *, as_json: bool, quiet: bool) -> None:
+    def print_messages(self, *, as_json: bool, quiet: bool) -> None:
         """Prints the errors and the notes."""
         skipped = self.reader.skipped
         total = self._good + len(skipped)
-        tell_errors(skipped, as_json=as_json)
-        tell_skipped(skipped, total)
-        tell_notes(self.notes(), quiet=quiet)
+        print_errors(skipped, as_json=as_json)
+        print_skipped(skipped, total)
+        print_notes(self.notes(), quiet=quiet)
 
     def notes(self) -> Iterator[str]:
         """What was assumed of the records, and what was not compared or not searched."""

@@ -40,7 +40,7 @@ class Translated:
     Attributes:
         value: the record.
         spelled: its keys → where they stand in the file, as ``Origin`` has it.
-        notes: what there is to tell of it, beyond what the format always lacks.
+        notes: what to print of it, beyond what the format always lacks.
         arrays: whether lists of numbers in it are arrays.
         unit: where it was made from lists of objects.
     """

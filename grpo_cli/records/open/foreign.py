@@ -9,7 +9,7 @@ _RECORDS_INSTEAD = "give the records instead"
 _JSONL = "write each record as a line, with json.dumps"
 _TAR_AT = 257
 LOOKED_AT = 265
-"""Bytes from the beginning that tell."""
+"""Bytes from the beginning that identify the format."""
 UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 _ZIP, _PICKLE = b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05]")

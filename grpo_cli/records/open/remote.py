@@ -43,7 +43,7 @@ _FINAL_NAMES = {"NoCredentialsError", "PartialCredentialsError", "GatedRepoError
 
 
 class Version(NamedTuple):
-    """What tells one version of a file from another: its size, and an etag or the like."""
+    """What identifies a version of a file: its size, and an etag or the like."""
 
     size: int
     stamp: str

@@ -142,7 +142,7 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
     Frameworks write 0.0 in the engine's column where a tool wrote. So do engines for tokens that
     they are sure of, but the trainer is sure of these too: three in a row are found if they cost
     it 3 nats, between tokens of the policy; if no mask has holes, in half of the responses and in
-    three at least. Without roles or the engine, the text tells: half of the responses have a
+    three at least. Without roles or the engine, the text decides: half of the responses have a
     tool's tag or the token that begins a turn, and no mask has a hole.
     Where the record says that its loss is echo's, tools' tokens are trained on purpose.
     """
@@ -164,7 +164,7 @@ def find_tool_tokens(view: View) -> Iterator[Finding]:
 
 
 def _foreign(view: View) -> NDArray[np.bool_] | None:
-    """[N] the tokens that count and are a tool's; None if nothing tells."""
+    """[N] the tokens that count and are a tool's; None if nothing says."""
     kept = slice(None) if view.mask is None else view.mask
     words = view.strings("roles")
     if words is not None:

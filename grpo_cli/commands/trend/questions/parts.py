@@ -90,7 +90,7 @@ class PartsAnswer(Answer):
     """The answer of ``trend --by``.
 
     Attributes:
-        field: whose values tell the parts.
+        field: whose values name the parts.
         verdicts: a sentence for each change.
         changes: what each part did where the run changed, those that carry most first.
         parts: all parts.
@@ -242,7 +242,7 @@ def answer_by(
     """Which parts of a run carry its changes.
 
     Args:
-        field: whose values tell the parts.
+        field: whose values name the parts.
         parts: the steps of each.
         whole: those of the run.
         around: the changes that are explained.

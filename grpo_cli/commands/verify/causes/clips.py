@@ -295,7 +295,7 @@ def _round(value: float, room: float) -> float:
 def side_of(case: Case, alive: Flags, turn: float) -> Side | None:
     """Bounds the ratio where A has one sign; None where no bound could give the gradients.
 
-    Tokens whose gradient is too small to tell are clipped where the ratios of others say so.
+    Tokens whose gradient is too small to decide are clipped where the ratios of others say so.
     """
     b = case.breakdown
     ratio, mine = turn * b.ratio, turn * b.advantage > 0
@@ -314,7 +314,7 @@ def window_words(pair: Pair, own: Pair, spans: Spans, pinned: Sequence[bool]) ->
 
     Args:
         pair, own: ε_low and ε_high as they are, and as they are meant.
-        spans: between which numbers no token tells.
+        spans: ranges in which no token decides.
         pinned: whether the loss says which it is.
     """
     changes = []

@@ -25,7 +25,7 @@ class Located(NamedTuple):
 
     Attributes:
         words: one sentence, true whatever the cause is.
-        stages: the stages that can make such a difference; none where the numbers do not tell.
+        stages: the stages that can make such a difference; none where the numbers do not show it.
     """
 
     words: str
