@@ -244,7 +244,7 @@ class Evaluation:
         """Sentences on the input and the numbers, each once."""
         reader = self._reader
         sums, plan, totals = self.sums, self._evaluator.plan, self.sums.batches.whole
-        first: Notices = dict.fromkeys(filter(None, [self.ungrouped, self.other]))
+        first: Notices = dict.fromkeys(filter(None, [self.ungrouped, self.other_row]))
         if sums.references.error is not None:
             return []  # what was read until then depends on how the input is cut
         no_kl = without_kl([plan] if lacks_kl(totals.signed) else [])
@@ -262,9 +262,9 @@ class Evaluation:
         return [text for one in found if (text := completed.get(one, one))]
 
     @property
-    def other(self) -> str | None:
+    def other_row(self) -> str | None:
         """That the records name another row than the one that was evaluated unasked."""
-        return next(iter(self._reader.other(self._evaluator.plan)), None)
+        return next(iter(self._reader.other_row(self._evaluator.plan)), None)
 
     @property
     def pooled(self) -> str | None:

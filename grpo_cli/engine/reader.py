@@ -124,9 +124,9 @@ class Reader:
     def notes(self, *plans: Plan) -> Notices:
         """All of them, and what the plans say: another row than the records', odd values."""
         unusual: Notices = dict.fromkeys(chain(*(plan.unusual_flags for plan in plans)))
-        return self.other(*plans) | self.facts.sentences(*plans) | unusual
+        return self.other_row(*plans) | self.facts.sentences(*plans) | unusual
 
-    def other(self, *plans: Plan) -> Notices:
+    def other_row(self, *plans: Plan) -> Notices:
         """That the records name another row than those that were evaluated unasked."""
         return dict.fromkeys(other_row(self.facts.named, plans))
 

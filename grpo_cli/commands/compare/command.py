@@ -110,7 +110,7 @@ def compare(
     answer = compare_plans(made, source)
     alone = source.ungrouped(answer.records, answer.groups, answer.responses)
     hidden = source.pooled(batch) | sum_notes(answer) | dict.fromkeys([alone] if alone else [])
-    above = page.above(source.other(*made) | hidden)
+    above = page.above(source.other_row(*made) | hidden)
     if by is not None:
         by = complete.known("--by", by, NAMES)
     rows = [one.fields() for one in in_order(answer.variants, by)]

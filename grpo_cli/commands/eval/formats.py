@@ -220,7 +220,7 @@ def _write_table(run: Run, printing: Printing, stream: BinaryIO) -> None:
                 run.total,
                 run.signature,
                 run.sums.batches.whole.signed,
-                advice=(run.other or _ANY_VARIANT) if run.by_default else None,
+                advice=(run.other_row or _ANY_VARIANT) if run.by_default else None,
                 pooled=run.pooled,
                 notes=total_notes(run),
                 batches=len(batches),

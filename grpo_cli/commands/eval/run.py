@@ -98,7 +98,7 @@ class Run(Evaluation):
         if printing.kind != "table":
             return set()
         chosen = printing.level == "batch" and printing.fields is not None
-        lines = () if chosen else (self.other, self.pooled)
+        lines = () if chosen else (self.other_row, self.pooled)
         return {self.ungrouped, *lines, *total_notes(self)}
 
     def finish(

@@ -51,6 +51,6 @@ def explain_topic(
     source, plan = loading.reader(places), objective.plan()
     last_step, full = objective.batch is None, chosen().full
     found = explain(plan, source, last_step=last_step, full=full)
-    above = page.above(source.other(plan))
+    above = page.above(source.other_row(plan))
     page.write(found, partial(draw, found=found), above=above, notes=source.notes(plan))
     return finish(source, plan, as_json=page.json, quiet=page.quiet, printed=above)

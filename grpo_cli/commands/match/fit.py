@@ -46,7 +46,7 @@ class Values:
     bits: F64
 
     @property
-    def own(self) -> F64:
+    def objective(self) -> F64:
         """[U] J with the row's own β."""
         return self.policy - self.beta * self.kl
 
@@ -101,7 +101,7 @@ def hits(values: Values, factors: Sequence[Factor], target: LoggedNumber) -> NDA
     """[3, H] values that are the number, to its digits: value, factor, β's place + 1 (0: own)."""
     parts = [np.zeros((3, 0), np.int64)]
     for at, factor in enumerate(factors):
-        off = np.abs(factor.times * values.own - target.value)
+        off = np.abs(factor.times * values.objective - target.value)
         own = np.flatnonzero(off <= target.half + target.noise * abs(factor.times) * values.size)
         for found, beta in ((own, np.zeros_like(own)), *_solved(values, factor, target)):
             parts.append(np.array([found, np.full(len(found), at), beta]))
@@ -175,7 +175,7 @@ class Chance:
             self._count(values, factor, target)
 
     def _count(self, values: Values, factor: Factor, target: LoggedNumber) -> None:
-        near = np.abs(factor.times * values.own - target.value) <= self._window * _AT_ITS_END
+        near = np.abs(factor.times * values.objective - target.value) <= self._window * _AT_ITS_END
         self._add(values.bits[near] + factor.bits, np.ones(int(near.sum())))
         chosen = np.flatnonzero(values.kl)
         kl = values.kl[chosen]

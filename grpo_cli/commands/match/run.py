@@ -410,7 +410,7 @@ class Run:
     def near(self, families: Families) -> list[Candidate]:
         """The plain conventions that come nearest to the number, nearest first."""
         values = self.scan.values
-        off = np.where(values.bits <= _PLAIN, np.abs(values.own - self._target.value), np.inf)
+        off = np.where(values.bits <= _PLAIN, np.abs(values.objective - self._target.value), np.inf)
         found: list[Candidate] = []
         for at in np.argsort(off, kind="stable")[: 4 * NEAREST].tolist():
             if not np.isfinite(off[at]) or len(found) == NEAREST:

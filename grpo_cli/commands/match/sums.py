@@ -194,7 +194,7 @@ class Terms:
     def advantages(self, plans: Sequence[Plan]) -> Iterator[F64]:
         """[R] each plan's, by response."""
 
-        def one(plan: Plan, objective: Objective) -> F64:
+        def row(plan: Plan, objective: Objective) -> F64:
             found = self._advantage(plan, objective)
             if isinstance(found, PerToken):
                 raise UsageError(
@@ -203,7 +203,7 @@ class Terms:
                 )
             return np.asarray(found, dtype=np.float64)
 
-        return self._rows(plans, one)
+        return self._rows(plans, row)
 
     def sides(
         self, policies: Sequence[int], gaining: Flags, losing: Flags
@@ -241,22 +241,22 @@ class Terms:
     def kls(self, start: int) -> Iterator[F64]:
         """[R] Σ k, or β·Σ k, of each from ``start`` on."""
 
-        def one(_: Plan, objective: Objective) -> F64:
+        def row(_: Plan, objective: Objective) -> F64:
             beta = 1.0 if self._options.solve else objective.beta
             return beta * self._kl(objective) if beta else np.zeros(self.batch.responses.count)
 
-        return self._rows(self._options.kls.plans[start:], one)
+        return self._rows(self._options.kls.plans[start:], row)
 
     def entropies(self, start: int) -> Iterator[F64]:
         """[R] coefficient · Σ H of each from ``start`` on."""
 
-        def one(_: Plan, objective: Objective) -> F64:
+        def row(_: Plan, objective: Objective) -> F64:
             assert objective.entropy is not None
             values = self._inputs.call(objective.entropy, "entropy")
             bonus: F64 = objective.entropy_coef * self.batch.responses.sum(values)
             return bonus
 
-        return self._rows(self._options.entropies.plans[start:], one)
+        return self._rows(self._options.entropies.plans[start:], row)
 
     def _rows(
         self, plans: Sequence[Plan], compute: Callable[[Plan, Objective], F64]

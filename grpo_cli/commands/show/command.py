@@ -180,7 +180,7 @@ def _show_batch(reader: Reader, plan: Plan, options: ShowOptions, page: PageOpti
         make=partial(Run, as_json=page.json),
     )
     assert isinstance(run, Run)
-    above = page.above(filter(None, (run.other, run.pooled)))
+    above = page.above(filter(None, (run.other_row, run.pooled)))
     if run.complete and not run.empty:
         names = named_fields(options.fields, answer.rows[0] if answer.rows else FIELDS["token"])
         chosen = answer
@@ -245,7 +245,7 @@ def _show_record(
     _tell(without, page)
     notes = reader.notes(plan) | dict.fromkeys([left_out] if left_out else ())
     if options.html is None and options.svg is None:
-        above = page.above(reader.other(plan))
+        above = page.above(reader.other_row(plan))
         notes = {note: at for note, at in notes.items() if note not in above}
         drawn_here = picture_of(source, raw, options.by, options.response)
         _print(source, drawn_here, above, notes, options, page)

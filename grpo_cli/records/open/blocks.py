@@ -250,7 +250,7 @@ class Range(NamedTuple):
         return self.end - self.start
 
     @property
-    def before(self) -> int:
+    def read_from(self) -> int:
         """Where reading begins: at the byte that ends the line before, if one begins here."""
         return max(0, self.start - 1)
 
@@ -272,8 +272,8 @@ def look(wanted: Range) -> tuple[int, Bytes | None]:
     Raises:
         InputError: where it cannot be read, or is not of the version that is meant.
     """
-    data = _read(wanted, wanted.before, wanted.end + _BEYOND)
-    count = data.count(b"\n", 0, wanted.end - 1 - wanted.before)
+    data = _read(wanted, wanted.read_from, wanted.end + _BEYOND)
+    count = data.count(b"\n", 0, wanted.end - 1 - wanted.read_from)
     return count, np.frombuffer(data, np.uint8) if isinstance(wanted.path, Address) else None
 
 
@@ -299,7 +299,7 @@ def blocks_of(wanted: Range, before: int = 0, data: Bytes | None = None) -> Iter
 
 def _lines_of(wanted: Range, data: Bytes | None) -> bytes:
     """The bytes of whole lines that begin in a range, of the last one at most ``LIMIT``."""
-    at, begin = wanted.before, 0
+    at, begin = wanted.read_from, 0
     text = _read(wanted, at, wanted.end + _BEYOND) if data is None else data.tobytes()
     if wanted.start:
         begin = text.find(b"\n", 0, wanted.end - 1 - at) + 1
