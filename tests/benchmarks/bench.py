@@ -1,12 +1,12 @@
 """Prints the tables of ``grpo help speed``; nothing is asserted.
 
-    python tests/benchmarks/bench.py                        # 12 MB a shape, about ten minutes
+    python tests/benchmarks/bench.py                        # 40 MB a shape, about half an hour
     python tests/benchmarks/bench.py --only trl,verl --turns 7
     python tests/benchmarks/bench.py --table match          # whole processes, on 25 MB
 
 A row is a shape of ``shapes.py``. Times are of processes, their workers included, without their
-start; each turn runs every command once, and a ratio is that of the best turns (in brackets the
-least and the greatest within a turn).
+start; each turn runs every command once, and a ratio is that of the best turns: on a busy machine
+it varies by 0.1 where that within a turn, in brackets, varies by 1.
 
 ``eval``, as multiples of a loop that decodes the file and does nothing else:
 
@@ -32,7 +32,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure import ENVIRONMENT, SCRIPTS, Timed, in_turns, spend
+from measure import ENVIRONMENT, SCRIPTS, Process, Timed, in_turns
 from shapes import SHAPES, totals, write
 
 OTHERS = ("check", "trend", "diff", "explain", "verify", "causes", "report")
@@ -64,7 +64,9 @@ def agree(name: str, path: Path) -> None:
     """Stops where the script computes another J than ``eval``, or the least other totals."""
     words = commands(name, path)
     found = json.loads(_printed([*words["eval"], "--json"]))["total"]
-    script = spend(words["naive"], words["naive"]).printed or 0.0
+    process = Process(words["naive"])
+    script = process.spend(words["naive"]).printed or 0.0
+    process.close()
     for what, value in [("objective", script), *totals(name, str(path)).items()]:
         if abs(found[what] - value) > 1e-9 * abs(value):
             raise SystemExit(f"{name}: {what} is {value} by a script, {found[what]} by eval")
@@ -77,7 +79,7 @@ def _printed(words: list[str]) -> bytes:
 
 def rows(name: str, found: dict[str, Timed]) -> tuple[str, str]:
     """A line of either table."""
-    cpu = {what: min(one.cpu for one in timed.turns) for what, timed in found.items()}
+    cpu = {what: min(timed.cpu) for what, timed in found.items()}
 
     def ratio(mine: str, other: str) -> str:
         best, least, most = found[mine].ratio(found[other])
@@ -171,8 +173,8 @@ def _process(words: list[str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--megabytes", type=float, help="of each shape; 12, and 25 for match")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--megabytes", type=float, help="of each shape; 40, and 25 for match")
+    parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--only", default="", help="names of shapes")
     parser.add_argument("--table", choices=("all", "match"), default="all")
     given = parser.parse_args()
@@ -181,7 +183,7 @@ def main() -> None:
         print_match(names.split(","), given.megabytes or 25.0, given.turns)
     else:
         names = given.only or ",".join(SHAPES)
-        print_tables(names.split(","), given.megabytes or 12.0, given.turns)
+        print_tables(names.split(","), given.megabytes or 40.0, given.turns)
 
 
 if __name__ == "__main__":

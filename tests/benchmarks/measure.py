@@ -1,7 +1,8 @@
-"""Commands timed in turns, each in a process of its own, without its start.
+"""Commands timed in turns, each in a fork of a process that has imported everything.
 
-A process first runs the command on the smallest file of the kind, so that everything is imported,
-then on that again, and then on the file that is timed; the difference of the last two counts.
+That process first runs its command on the smallest file of the kind. In each turn one fork runs it
+on that file again, and another on the file that is timed; the least of the first is its start. One
+fork runs at a time.
 """
 
 from __future__ import annotations
@@ -44,32 +45,64 @@ class Spent(NamedTuple):
     printed: float | None
 
 
-def spend(words: Words, smallest: Words) -> Spent:
-    """Runs a command; what it takes on the smallest file is not counted."""
-    given = json.dumps([smallest, words])
-    child = [sys.executable, str(HERE / "measure.py"), given]
-    done = subprocess.run(child, capture_output=True, env=ENVIRONMENT, check=True)
-    return Spent(*json.loads(done.stderr.splitlines()[-1]))
-
-
 class Timed(NamedTuple):
-    """What a command took in each turn."""
+    """What a command took in each turn, and on the smallest file."""
 
     turns: list[Spent]
+    starts: list[Spent]
+
+    @property
+    def cpu(self) -> list[float]:
+        """The process time of each turn, without the start."""
+        start = min(one.cpu for one in self.starts)
+        return [max(one.cpu - start, 1e-4) for one in self.turns]
 
     def ratio(self, other: Timed) -> tuple[float, float, float]:
         """Its process time as a multiple of another's: of the best turns; least, most of a turn."""
-        pairs = [(one.cpu, two.cpu) for one, two in zip(self.turns, other.turns, strict=True)]
-        each = [one / two for one, two in pairs]
-        return min(one for one, _ in pairs) / min(two for _, two in pairs), min(each), max(each)
+        each = [one / two for one, two in zip(self.cpu, other.cpu, strict=True)]
+        return min(self.cpu) / min(other.cpu), min(each), max(each)
 
     @property
     def wall(self) -> float:
-        return min(one.wall for one in self.turns)
+        return min(one.wall for one in self.turns) - min(one.wall for one in self.starts)
 
     @property
     def memory(self) -> float:
         return max(one.memory for one in self.turns)
+
+
+class Process:
+    """A process that forks for a command when it is asked to.
+
+    Args:
+        first: a command that imports what others need.
+    """
+
+    def __init__(self, first: Words) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, str(HERE / "measure.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=ENVIRONMENT,
+            text=True,
+        )
+        self._send(first)
+
+    def _send(self, words: Words) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps([*words]) + "\n")
+        self._child.stdin.flush()
+
+    def spend(self, words: Words) -> Spent:
+        """Runs a command."""
+        self._send(words)
+        assert self._child.stdout is not None
+        return Spent(*json.loads(self._child.stdout.readline()))
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._child.communicate()
 
 
 def in_turns(
@@ -82,11 +115,15 @@ def in_turns(
         smallest: name → the same command on the smallest file of the kind.
         turns: how often each is run.
     """
-    found: dict[str, list[Spent]] = {name: [] for name in commands}
+    found = {name: Timed([], []) for name in commands}
+    processes = {name: Process(words) for name, words in smallest.items()}
     for _ in range(turns):
-        for name, words in commands.items():
-            found[name].append(spend(words, smallest[name]))
-    return {name: Timed(spent) for name, spent in found.items()}
+        for name, process in processes.items():
+            found[name].starts.append(process.spend(smallest[name]))
+            found[name].turns.append(process.spend(commands[name]))
+    for process in processes.values():
+        process.close()
+    return found
 
 
 def _run(words: Words) -> float | None:
@@ -102,13 +139,6 @@ def _run(words: Words) -> float | None:
     return None
 
 
-def _timed(words: Words) -> tuple[float, float, float | None]:
-    """Seconds of the process and its workers, seconds by the clock, and what a script returned."""
-    cpu, wall = _used(), time.perf_counter()
-    printed = _run(words)
-    return _used() - cpu, time.perf_counter() - wall, printed
-
-
 def _used() -> float:
     every = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, every))
@@ -121,13 +151,24 @@ def _peak() -> float:
 
 
 def main() -> None:
-    """Prints what a command took, as the last line of standard error."""
+    """Runs the command of each line of standard input in a fork, and prints what it took.
+
+    The first command runs here, so that forks have everything imported and an untouched heap.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     gc.disable()
-    smallest, words = json.loads(sys.argv[1])
-    _run(smallest)
-    (least, least_wall, _), (cpu, wall, printed) = _timed(smallest), _timed(words)
-    took = max(cpu - least, 1e-4), max(wall - least_wall, 1e-4)
-    sys.stderr.write("\n" + json.dumps([*took, _peak(), printed]) + "\n")
+    _run(json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        if child := os.fork():
+            os.waitpid(child, 0)
+            continue
+        cpu, wall = _used(), time.perf_counter()
+        printed = _run(json.loads(line))
+        took = _used() - cpu, time.perf_counter() - wall, _peak(), printed
+        answers.write(json.dumps(took) + "\n")
+        answers.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":
