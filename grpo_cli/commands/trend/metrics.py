@@ -203,10 +203,13 @@ def _unmoved(step: StepValues) -> F64:
 
 
 def _mismatch_ess(step: StepValues) -> F64:
-    """Of the weights w = e^d, of which Σ (w − 1) and Σ (w² − 1) are known."""
+    """Of the weights w = e^d, of which Σ (w − 1) and Σ (w² − 1) are known.
+
+    NaN where the mean of w² is below 1e-8: its digits are lost in the sum of w² − 1.
+    """
     count = step.count("mismatch")
-    total, squares = step.sum("mismatch_excess"), step.sum("mismatch_square_excess")
-    return _effective(count + total, count + squares, count)
+    total, squares = (count + step.sum(f"mismatch_{name}") for name in ("excess", "square_excess"))
+    return np.where(squares >= 1e-8 * count, _effective(total, squares, count), np.nan)
 
 
 def _of_responses(name: str) -> Read:
