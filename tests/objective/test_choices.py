@@ -52,7 +52,7 @@ def with_(**columns: object) -> Batch:
     return replace(BATCH, **columns)
 
 
-def said(batch: Batch = BATCH, variant: str = "dr", **choices: object) -> str:
+def error_of(batch: Batch = BATCH, variant: str = "dr", **choices: object) -> str:
     """The error."""
     with pytest.raises(GrpoError) as error:
         made(batch, variant, **choices)
