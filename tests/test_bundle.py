@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 from command import answer, run
-from files import each, rows_of
+from files import each, expressions, rows_of
 
 from grpo_cli import verify
 
 SAMPLES = Path(__file__).parent.parent / "samples" / "bundles"
 """Written by ``tests/parity/bundles.py`` of commit 14a7a6f3, where TRL and verl ran."""
 KINDS = ("trl", "verl")
-REPLAYED = ["rewards", "advantages", "tokens", "loss", "step loss", "metrics"]
 
 
 def lines(path: Path) -> list[str]:
@@ -34,10 +33,6 @@ def runs() -> list[Any]:
     """
     packed = (Path(__file__).parent / "data/bundles.jsonl.gz").read_bytes()
     return [json.loads(line) for line in gzip.decompress(packed).splitlines()]
-
-
-def right() -> Any:
-    return json.loads(json.dumps(runs()[0]["records"]))
 
 
 def bundled(records: list[dict[str, Any]], folder: Path) -> Path:
@@ -59,32 +54,12 @@ def named(path: Path) -> list[str]:
     return differing
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_recorded_run_replays(kind: str) -> None:
-    found = answer("verify", SAMPLES / f"{kind}.bundle.jsonl")
-    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
-    assert found["ok"]
-    assert found["bundle"]["first_stage"] is None
-    assert all(stages[name]["compared"] for name in REPLAYED)
-    assert not any(stage["skipped"] for stage in stages.values())
-
-
 @pytest.mark.more
 def test_faults_are_named_at_their_stage(tmp_path: Path) -> None:
     """Each first at its stage; at least 95 of 100 at no other."""
     found = [(one["stage"], named(bundled(one["records"], tmp_path))) for one in runs()[1:]]
     assert [(stage, stages) for stage, stages in found if stages[:1] != [stage]] == []
     assert sum(len(stages) == 1 for _, stages in found) >= 0.95 * len(found) > 60
-
-
-def test_a_headline_names_the_stage_where_records_agree(tmp_path: Path) -> None:
-    (wrong,) = (one["records"] for one in runs() if one["name"] == "mean")
-    path = bundled(wrong, tmp_path)
-    assert verify(path).headline == "differs: step loss differs first"
-
-
-def test_no_fault_is_named_without_one(tmp_path: Path) -> None:
-    assert named(bundled(right(), tmp_path)) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,14 +86,6 @@ def test_a_bundle_evaluates_to_the_same_bytes(
         assert outputs[0] == outputs[1]
 
 
-def test_a_bundle_that_nothing_can_be_verified_of_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "plain.jsonl"
-    path.write_text('{"log_probs_new": [[-0.5], [-0.7]], "rewards": [1.0, 0.0]}\n')
-    done = run("convert", path, "--bundle", "-o", tmp_path / "run.jsonl")
-    assert (done.exit_code, 'no record has "expected"' in done.stderr) == (0, True)
-    assert run("verify", tmp_path / "run.jsonl").exit_code == 3
-
-
 def test_any_jobs_give_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "run.bundle.jsonl"
     for jobs in (1, 2):
@@ -129,13 +96,6 @@ def test_any_jobs_give_the_same_bytes(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "1.jsonl", path)
     found = [run("verify", path, "--json", "--jobs", jobs).stdout for jobs in (1, 2)]
     assert found[0] == found[1]
-
-
-def test_several_bundles_are_replayed_as_each_is() -> None:
-    """Each is a piece of the input, as is a part of a large one: what was seen is seen once."""
-    found = answer("verify", *sorted(SAMPLES.glob("*.bundle.jsonl")))["bundle"]
-    assert (found["records"], found["steps"], len(found["sha256"])) == (8, 4, 2)
-    assert found["first_stage"] is None
 
 
 CHANGED = rows_of(Path(__file__).parent / "data/changed_bundles.csv")
@@ -155,70 +115,35 @@ def test_a_changed_file_is_one_plain_line(changed: dict[str, str], tmp_path: Pat
     assert done.stdout == ""
 
 
-def test_the_advantages_of_trajectories_are_replayed(tmp_path: Path) -> None:
-    """Trajectories of several rows count once; advantages by turn are skipped."""
-    log_probs = [[-0.5, -0.25], [-1.0], [-0.75], [-0.5]]
-    record = {"log_probs_new": log_probs, "rewards": [1.0, 1.0, 0.0, 0.5], "step": 0}
-    record |= {"trajectory_ids": ["a", "a", "b", "c"], "turn_rewards": [0.0, 1.0, 0.0, 0.5]}
-    record |= {"advantages": [0.5, 0.5, -0.5, 0.0], "expected": {"loss": -0.25}}
-    path = tmp_path / "plain.jsonl"
-    path.write_text(json.dumps(record) + "\n")
-    made = tmp_path / "run.bundle.jsonl"
-    assert run("convert", path, "--bundle", "-o", made).exit_code == 0
-    stages = []
-    for name in ("trajectory-group-mean", "turn-group-mean"):
-        found = answer("verify", made, "-v", "dr", "--advantage", name)["bundle"]
-        stages += [one for one in found["stages"] if one["stage"] == "advantages"]
-    assert (stages[0]["compared"], stages[0]["differing"]) == (4, 0)
-    assert "has no advantage per response" in stages[1]["skipped"][0]
+def test_what_is_replayed(folder: Path) -> None:
+    def right() -> Any:
+        return json.loads(json.dumps(runs()[0]["records"]))
 
+    def fault(name: str) -> Any:
+        return next(one["records"] for one in runs() if one["name"] == name)
 
-def test_a_part_is_replayed_and_says_what_is_skipped() -> None:
-    path = SAMPLES / "trl.bundle.jsonl"
-    found = answer("verify", path, "--where", "microbatch==1")
-    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
-    assert found["ok"]
-    assert stages["tokens"]["compared"] == 2
-    assert "only 4 of the 8 responses of a generation" in stages["advantages"]["skipped"][0]
-    assert "only 1 of the 2 micro-batches of step" in stages["step loss"]["skipped"][0]
+    def of(records: list[dict[str, Any]]) -> Path:
+        return bundled(records, folder)
 
+    def file(record: dict[str, Any]) -> Path:
+        (folder / "run.jsonl").write_text(json.dumps(record) + "\n")
+        return folder / "run.jsonl"
 
-def test_the_hash_of_a_file_is_not_that_of_a_part() -> None:
-    path = SAMPLES / "trl.bundle.jsonl"
-    assert answer("verify", path, "--where", "step==0")["bundle"]["sha256"] == []
-    assert "(sha256" not in run("verify", path, "--where", "step==1").stdout
+    def replayed(path: Path, *flags: str) -> list[str]:
+        """What differs first, and of each stage what was compared, differs and was skipped."""
+        found = answer("verify", path, *flags)
+        lines = [
+            f"{'agrees' if found['ok'] else 'differs'}, {found['bundle']['first_stage']} first"
+        ]
+        for one in found["bundle"]["stages"]:
+            line = f"{one['stage']}: {one['compared']} compared, {one['differing']} differ"
+            lines.append("; ".join([line, *one["skipped"]]))
+        return lines
 
+    def stage(path: Path, name: str, *flags: str) -> str:
+        lines = replayed(path, *flags)
+        return f"{lines[0]}; {next(one for one in lines if one.startswith(f'{name}:'))}"
 
-def test_a_list_as_expected_is_an_error(tmp_path: Path) -> None:
-    made = right()
-    made[1]["expected"] = [1.0]
-    done = run("verify", bundled(made, tmp_path), "-q")
-    assert done.exit_code == 3
-    assert "expected: expected an object, got a list" in done.stderr
-
-
-def test_a_function_that_one_record_lacks_is_not_replayed(tmp_path: Path) -> None:
-    made = right()
-    del made[1]["rewards/f0"]
-    found = answer("verify", bundled(made, tmp_path))
-    stages = {stage["stage"]: stage for stage in found["bundle"]["stages"]}
-    assert found["ok"]
-    assert "one number per reward function" in stages["rewards"]["skipped"][0]
-
-
-def test_a_key_of_ones_own_is_no_bundle(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    one = {
-        "log_probs_new": [[-1.0]],
-        "rewards": [1.0],
-        "bundle": "mine",
-        "expected": {"loss": -0.0},
-    }
-    path.write_text(json.dumps(one))
-    assert "bundle" not in answer("verify", path)
-
-
-def test_a_table_is_no_bundle(tmp_path: Path) -> None:
-    done = run("convert", SAMPLES / "trl.bundle.jsonl", "--bundle", "-o", tmp_path / "x.parquet")
-    assert done.exit_code == 2
-    assert "--bundle writes JSONL" in done.stderr
+    names = {one.__name__: one for one in (right, fault, file, replayed, stage, named, run, answer)}
+    names |= {kind: SAMPLES / f"{kind}.bundle.jsonl" for kind in KINDS} | {"verify": verify}
+    expressions(Path(__file__).parent / "data" / "bundles.txt", names | {"bundled": of})

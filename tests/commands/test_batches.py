@@ -13,17 +13,17 @@ from functools import cache
 from pathlib import Path
 
 import command
-import every_command
 import numpy as np
 import pytest
 from files import each, some
+from made_up import NEEDED as USUAL
 from planted import write
 
 from grpo_cli import VARIANTS, GrpoError, InputError, UsageError, evaluate
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 ROLLOUTS = Path(__file__).parent.parent / "data" / "rollouts"
-NEEDED = every_command.NEEDED | {"rejection_threshold": 0.5}
+NEEDED = USUAL | {"rejection_threshold": 0.5}
 
 
 def record(draw: random.Random, step: int, rank: int, **more) -> dict:

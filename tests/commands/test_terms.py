@@ -8,8 +8,8 @@ import re
 import shlex
 
 import pytest
-from every_command import made_up
 from files import some
+from made_up import made_up
 
 from grpo_cli import VARIANTS
 
