@@ -96,15 +96,19 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def expressions(path: Path, names: dict[str, Any], *, by_hand: bool = False) -> None:
     """Asserts that each expression of a file (``%``) has the value that is below it (``>``).
 
-    Texts are there line by line, with a mark where a line ends with a space. A line with ``!`` is
-    run: it names what expressions below it use. ``GRPO_WRITE_CASES=1`` writes the values anew, but
-    not those that somebody worked out by hand.
+    Texts are there line by line, with a mark where a line ends with a space. Lines with ``!`` are
+    run together: they name what expressions below them use. ``GRPO_WRITE_CASES=1`` writes the
+    values anew, but not those that somebody worked out by hand.
     """
     now, kept = list[str](), path.read_text(encoding="utf-8").splitlines()
+    statements = list[str]()
     for line in (one for one in kept if not one.startswith(">")):
         now.append(line)
         if line.startswith("! "):
-            exec(line[2:], names)
+            statements.append(line[2:])
+            continue
+        exec("\n".join(statements), names)
+        statements.clear()
         if line.startswith("% "):
             value = eval(line[2:], names)
             value = value if isinstance(value, list | str) else repr(value)
