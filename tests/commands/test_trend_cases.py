@@ -6,15 +6,19 @@ import json
 import math
 import random
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, count, groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import trended
 from command import answer, run
-from files import expressions
+from files import blocks_of, expressions
 from trended import (
     COLUMNS,
     IDS,
@@ -24,12 +28,15 @@ from trended import (
     centred,
     given,
     healthy,
+    metrics,
     series,
+    steps,
     trend,
     write,
     written,
 )
 
+import grpo_cli
 from grpo_cli import evaluate
 from grpo_cli.batch import F64
 
@@ -255,12 +262,55 @@ def put(array: Any, place: Any, value: Any) -> Any:
     return copy
 
 
-@pytest.mark.parametrize("name", ["trends", pytest.param("trends_more", marks=pytest.mark.more)])
-def test_what_is_found(name: str, tmp_path: Path) -> None:
-    runs = Runs(tmp_path)
+def unlike(numbers: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Which numbers are not those that somebody worked out by hand."""
+
+    def same(one: float | None, other: float | None) -> bool:
+        return one == other or (
+            None not in (one, other) and math.isclose(one, other, rel_tol=1e-13)
+        )
+
+    wrong = {name: numbers[name] for name in wanted if not same(numbers[name], wanted[name])}
+    return f"{wrong} is not by hand" if wrong else "as by hand"
+
+
+def ends(*words: object) -> str:
+    """The exit code of a command, and what it says on standard error."""
+    result = run(*words)
+    said = re.sub(r"(?<!\S)/\S*/\d+\.jsonl?", "RUN", result.stderr).rstrip()
+    return f"{result.exit_code} {said}".rstrip()
+
+
+def file(name: str, rows: Any) -> str:
+    """Records in the current folder."""
+    return str(write(Path(name), rows))
+
+
+def cut(size: int, ask: Callable[[], Any]) -> Any:
+    """What is answered where files are read in blocks of so many bytes."""
+    with blocks_of(size):
+        return ask()
+
+
+def notes(path: object, *flags: object) -> list[str]:
+    return [one.replace(str(path), "RUN") for one in trended.notes(path, *flags)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("trends", "trend_numbers"),
+        *(pytest.param(one, marks=pytest.mark.more) for one in ("trends_more", "trend_steps")),
+    ],
+)
+def test_what_is_found(name: str, folder: Path) -> None:
+    runs = Runs(folder)
     made = {one: getattr(runs, one) for one in dir(runs) if not one.startswith("_")}
-    ours = (z, learning, normal, put, found, sentences, short, fails, against, compared, values)
-    theirs = (centred, given, run, answer, evaluate, accumulate, json, math, random)
-    names = made | {one.__name__: one for one in (*ours, *theirs)} | {"np": np}
+    made |= {one.__name__: one for one in (z, learning, normal, put, file, cut)}
+    asked = (found, sentences, short, fails, against, compared, values, unlike, ends, notes)
+    theirs = (centred, given, run, answer, trend, steps, evaluate, accumulate, json, math, random)
+    names = made | {one.__name__: one for one in (*asked, *theirs)} | {"np": np, "pa": pa, "pq": pq}
     names |= {"T": T, "PLAIN": PLAIN, "SAMPLES": SAMPLES, "COLUMNS": COLUMNS, "IDS": IDS}
+    names |= {"NO_KL": ("-v", "grpo", "--beta", "0"), "step": metrics, "re": re, "shlex": shlex}
+    names |= {"grpo_trend": grpo_cli.trend, "Path": Path}
     expressions(Path(__file__).parent / "cases" / f"{name}.txt", names)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from command import answer, run
 from files import each
-from trended import PLAIN, SAMPLES, metrics, series, write
+from trended import PLAIN, SAMPLES, metrics, write
 
 HEALTHY = str(SAMPLES / "healthy.jsonl.gz")
 STATE = SAMPLES / "trainer_state.json"
@@ -50,39 +50,9 @@ def test_trl_logged_what_is_recomputed_from_its_tokens() -> None:
     assert "norm over the parameters" in gradient["because"]
 
 
-def rewards(path: Path, values: Mapping[int, float], others: Mapping[str, Values]) -> Path:
-    """A run whose reward has these values, by step, and whose reward functions have others."""
-    return write(path, (
-        {"step": step, "log_probs": [[-1.0]], "rewards": [value]}
-        | {f"rewards/{name}": [each[step]] for name, each in others.items() if step in each}
-        for step, value in values.items()
-    ))  # fmt: skip
-
-
-# ---- names by hand ------------------------------------------------------------------------------
-
-
 def logged(path: Path, names: str, *flags: str) -> dict[str, Any]:
     """The only step under a framework's names."""
     return metrics(path, *(flags or ("-v", "dapo")), "--names", names)
-
-
-def test_nemo_rl(tmp_path: Path) -> None:
-    """Six tokens on which NeMo-RL's own ClippedPGLossFn was run, in float64."""
-    ratios, engine = [[1.5, 0.9], [0.7, 1.1, 1.3, 4.0]], [[1.0, 3.0], [0.4, 1.0, 1.2, 0.9]]
-    record = {
-        "step": 0,
-        "advantages": [1.0, -1.0],
-        "log_probs_old": [[-2.0] * len(row) for row in ratios],
-        "log_probs_new": [[-2.0 + math.log(one) for one in row] for row in ratios],
-        "log_probs_rollout": [[-2.0 - math.log(one) for one in row] for row in engine],
-    }
-    expected = {
-        "probs_ratio": 1.583333, "token_mult_prob_error": 1.635185, "gen_kl_error": 0.206786,
-        "policy_kl_error": 0.172843, "sampling_importance_ratio": 1.25,
-    }  # fmt: skip
-    found = logged(write(tmp_path / "a.jsonl", [record]), "nemo-rl")
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
 LOGGED = json.loads((Path(__file__).parent.parent / "golden" / "trend_names.json").read_text())
@@ -99,24 +69,6 @@ def test_what_slime_and_prime_rl_log(number: int, tmp_path: Path) -> None:
     found = logged(path, case["framework"], "-v", case["variant"], *kl, *flags)
     for name, value in case["logged"].items():
         assert found[name] == pytest.approx(value, rel=1e-12), name
-
-
-def test_a_move_that_is_far_counts_as_20_in_verls_ppo_kl(tmp_path: Path) -> None:
-    """log π_old − log π_θ of −30, 30, 22 and 1; slime takes them as they are."""
-    old, new = [[-31.0, -1.0], [-1.0, -1.0]], [[-1.0, -31.0], [-23.0, -2.0]]
-    row = {"step": 0, "log_probs_new": new, "log_probs_old": old, "rewards": [1.0, 0.0]}
-    path = write(tmp_path / "a.jsonl", [row])
-    verl, slime = (-20.0 + 20.0 + 20.0 + 1.0) / 4, (-30.0 + 30.0 + 22.0 + 1.0) / 4
-    assert logged(path, "verl")["actor/ppo_kl"] == pytest.approx(verl)
-    assert logged(path, "slime")["train/ppo_kl"] == pytest.approx(slime)
-
-
-def test_under_trls_names_are_its_reward_functions_too(tmp_path: Path) -> None:
-    """And nothing else that only we call so; other frameworks do not log them."""
-    path = series(tmp_path / "a.jsonl", {"x": [0.5], "y": [0.75]})
-    own = [name for name in logged(path, "trl") if name.startswith("rewards/")]
-    assert own == ["rewards/x/mean", "rewards/y/mean"]
-    assert not [name for name in logged(path, "verl") if name.startswith("rewards/")]
 
 
 # ---- every name beside its definition -------------------------------------------------------
@@ -281,31 +233,7 @@ def test_a_record_of_which_no_token_counts_is_in_no_mean_of_records(tmp_path: Pa
 # ---- reading logs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "note"),
-    [
-        ("Step,Loss\n1,0.1\n2,abc\n3,x\n", "Loss is no number at step 2 ('abc'), and at 1 more"),
-        ("step,Loss\n1,0.1\n2,\n", ""),
-    ],
-)
-def test_what_is_not_used_of_a_log_is_a_note(text: str, note: str, tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text(text)
-    shown = run("trend", path)
-    assert (shown.exit_code, note in shown.stderr, bool(shown.stderr)) == (0, True, bool(note))
-    assert "not watched" not in shown.stdout
-
-
 ROW = '{"step": 1, "loss": 0.5, "reward": NaN}'
-FILES = {
-    "trainer_state.json": json.dumps(
-        {"log_history": [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1}]}
-    ),
-    "metrics.jsonl": '{"step": 1, "reward": 0.5, "n": "x"}\n{"step": 2, "reward": 1, "n": null}\n',
-    "verl.jsonl": '{"step": 1, "data": {"reward": 0.5}}\n{"step": 2, "data": {"reward": 1.0}}\n',
-    "wandb.csv": '"Step","run-7 - reward","run-7 - reward__MIN"\n1,0.5,0.1\n2,1.0,\n',
-    "run-x-tag-reward.csv": "Wall time,Step,Value\n1700000000.0,1,0.5\n1700000001.0,2,1.0\n",
-}
 HOLES = {
     "trainer_state.json": '{"log_history": [{"step": 1, "reward": NaN, "loss": 0.5}]}',
     "state.json": f'{{\n "log_history": [\n  {ROW}\n ]\n}}\n',
@@ -332,38 +260,6 @@ def test_where_a_log_is_nan_is_told(name: str, packed: bool, tmp_path: Path) -> 
     assert [one["name"] for one in json.loads(result.stdout)["log"]["series"]] == ["loss"]
     said = run("explain", path)
     assert (said.exit_code == 0) != (packed and name == "wandb.csv")
-
-
-@each("name", FILES)
-def test_logs_are_read(name: str, tmp_path: Path) -> None:
-    path = rewards(tmp_path / "a.jsonl", {1: 0.5, 2: 1.0, 3: 4.0}, {})
-    (tmp_path / name).write_text(FILES[name])
-    one = compared(path, tmp_path / name, "-v", "dr")["reward"]
-    assert (one["agrees"], one["steps"]) == (True, 2)
-
-
-@each(
-    ("name", "text", "told"),
-    [
-        *(("trainer_state.json", text, None)
-          for text in ("", "{", "a,b\n1,2\n", '{"log_history": []}', "[1, 2]")),
-        ("b.jsonl", '{"step": 1, "kl": 0.5}\n{"step": 2, "kl"}\n',
-         "b.jsonl:2: expected a log as JSON, JSONL"),
-        ("b.jsonl", '{\n "log_history": [\n  {"step": 1, "kl": 0.5},\n  {"step" 2}\n]}\n',
-         "b.jsonl:4: expected a"),
-        ("none.csv", None, "none.csv: no such file"),
-    ],
-)  # fmt: skip
-def test_what_is_no_log_is_told(name: str, text: str | None, told: str, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    result = run("trend", HEALTHY, "--log", tmp_path / name)
-    assert (result.exit_code, result.stdout) == (3, "")
-    if told is None:
-        assert any(f"{name}{at}: {said}" in result.stderr for at in ("", ":1")
-                   for said in ("no row", "expected a log"))  # fmt: skip
-    else:
-        assert told in result.stderr
 
 
 @each("words", [("trend",), ("trend", HEALTHY, "--log"), ("explain",)])
@@ -400,37 +296,10 @@ def test_report_says_where_its_log_is_not_finite(tmp_path: Path) -> None:
     assert (result.exit_code, note in result.stderr) == (0, True)
 
 
-# ---- a log alone ----------------------------------------------------------------------------
-
-
 def test_the_log_of_a_real_run_is_explained() -> None:
     out = run("explain", STATE).stdout
     assert out.startswith("a log of 60 steps, 1 to 60")
     assert "loss and reward rise together" in out
-
-
-def infinite(path: Path) -> Path:
-    """A run whose χ² from the engine to the trainer is infinite at its second step."""
-    rows = [[-1.0, -2.0], [-0.5]]
-    engines = [rows, [[-1e4, -2.0], [-0.5]], rows]
-    records = [
-        {"step": at, "log_probs": rows, "log_probs_rollout": engine, "rewards": [1.0, 0.0]}
-        for at, engine in enumerate(engines)
-    ]
-    return write(path / "run.jsonl", records)
-
-
-def test_a_logged_number_differs_from_an_infinite_one(tmp_path: Path) -> None:
-    """The records have what it is made of."""
-    name = "rollout_corr/chi2_token"
-    log = log_of(tmp_path / "log.json", {name: {1: 1e9}})
-    path = infinite(tmp_path)
-    found = compared(path, log, "--names", "verl", "-v", "dr")[name]
-    assert (found["steps"], found["first"], found["agrees"]) == (1, 1, False)
-    assert found["because"] == ""
-    words = ("trend", path, "--names", "verl", "-v", "dr", "--fields", name)
-    lines = run(*words, "-f", "csv").stdout.splitlines()
-    assert [line.rpartition(",")[2] for line in lines] == [name, "0.0", "inf", "0.0"]
 
 
 @each(

@@ -25,7 +25,6 @@ from command import answer, run
 from files import each
 from trended import PLAIN, SAMPLES, drifting, found_in, series, trend, write
 
-import grpo_cli
 from grpo_cli.batch import F64
 
 
@@ -109,34 +108,6 @@ def test_what_is_found_and_what_is_not(tmp_path: Path) -> None:
     assert sum(one is not None for one in found[17:]) <= 2
 
 
-def test_records_that_nobody_grouped_are_said_first(tmp_path: Path) -> None:
-    """Not of advantages that the records give, and not once they are grouped."""
-    rows = [
-        {"step": at, "uid": name, "log_probs": [[-1.0, -2.0]], "rewards": 1.0 + (uid == at % 2)}
-        for at in range(20)
-        for uid, name in enumerate("ppqq")
-    ]
-    path, note = write(tmp_path / "a.jsonl", rows), "each record is a group of its own; "
-    told = f"{note}--group-by step,uid joins them"
-    document = trend(path)
-    assert document["verdict"].startswith(f"{told}; from step 0 on: gradient_norm is 0")
-    assert document["events"][0]["fix"] == "--group-by step,uid joins them"
-    at = answer("trend", path, "-v", "dr", "--at", "0")
-    for found in (document["findings"], at["findings"]):
-        (sentence,) = [one["sentence"] for one in found if one["kind"] == "stuck"]
-        assert sentence.endswith(
-            ", in all of the first 20 steps: each record is a group of its own"
-        )
-    assert f"note: {told}\n" in run("trend", path, "-v", "dr").stderr
-    found = grpo_cli.trend(path, "dr")
-    told = told.replace("--group-by step,uid", 'group_by="step,uid"')
-    assert told in found.notices
-    assert found.verdict.startswith(told)
-    given = write(tmp_path / "b.jsonl", [one | {"advantages": 1.0} for one in rows])
-    for words in ((path, "--group-by", "step,uid"), (given, "--advantage", "given")):
-        assert note not in trend(*words)["verdict"]
-
-
 def test_an_onset_anywhere_in_a_long_series_is_found(tmp_path: Path) -> None:
     """Places are looked at in stretches, of which none hides what is at its border."""
     begins = (10, 57, 265, 266, 267, 521, 522, 700, 797)
@@ -149,22 +120,6 @@ def test_an_onset_anywhere_in_a_long_series_is_found(tmp_path: Path) -> None:
         assert one is not None
         assert other is not None
         assert (one.kind, one.up, one.before, one.after) == (*other[1:2], *other[3:])
-
-
-# ---- which columns are watched for what -------------------------------------------------------
-
-
-def mismatched(path: Path, values: Any) -> Path:
-    """A run in which log π_trainer − log π_engine is this number at each step."""
-    rows = (
-        {"step": at, "log_probs": [[-9.0], [-9.0]], "rewards": [1.0, 0.0]}
-        | ({} if x is None else {"log_probs_rollout": [[-9.0 - x], [-9.0 - x]]})
-        for at, x in enumerate(values)
-    )
-    return write(path, rows)
-
-
-# ---- --fail-on --------------------------------------------------------------------------------
 
 
 # ---- real runs, and the commands of findings --------------------------------------------------
@@ -283,91 +238,3 @@ def test_every_kind_of_finding_has_commands_that_run(
         if words[1] == "check":  # which has no objective, and reads as the others do
             where = (["--record", "30/0"], ["--where", "step==30"])
             assert words[3:] in [[*one, "--from", "canonical"] for one in where]
-
-
-def test_a_finding_without_an_objective_is_shown_by_check(tmp_path: Path) -> None:
-    """``show`` and ``eval`` would say again that a column is missing."""
-    path = mismatched(tmp_path / "a b.jsonl", [at % 7 / 1000 + 0.5 * (at > 19) for at in range(40)])
-    for flags, word in (((), "show"), (("-v", "grpo", "--beta", "0.1"), "check")):
-        one = found_in(path, *flags, "--where", "step>=0")["mismatch.k1"][0]
-        command = f"grpo {word} '{path}' --record 20"
-        assert one["command"].startswith(command), one
-        assert one["command"].endswith("  # step 20, position 0 of response 0: |mismatch| 0.506")
-        assert " --where 'step>=0'  #" in one["command"]
-
-
-# ---- the verdict ------------------------------------------------------------------------------
-
-WHOLE = {
-    "log_probs_old": [[-0.9, -0.2], [-1.2]],
-    "log_probs_ref": [[-1.0, -0.25], [-1.0]],
-    "log_probs_rollout": [[-0.9, -0.201], [-1.2]],
-    "log_probs_new": [[-0.9, -0.3], [-1.1]],
-    "entropies": [[0.5, 0.6], [0.7]],
-    "rewards": [1.0, 0.0],
-    "tokens": [["a"] * 2, ["b"]],
-    "finish_reasons": ["stop", "length"],
-    "weight_versions": [0, 0],
-}
-RATIOS = ("clip_low", "clip_high", "ratio_mean", "ratio_p999", "ess")
-NEEDED = {
-    "log_probs_ref": ("kl_k3",),
-    "log_probs_rollout": ("mismatch.k1", "mismatch.k3", "mismatch.mean_abs", "mismatch.p999"),
-    "entropies": ("entropy",),
-    "finish_reasons": ("truncated",),
-    "weight_versions": ("staleness",),
-}
-UNWATCHED = {
-    "pass_at_1", "objective", "kl", "kl_k1", "mismatch.chi2", "clip_fraction",
-    "groups_all_1", "mismatch.mult", "pass_at_k",
-}  # fmt: skip
-"""What another column says as well, or no change of which means anything."""
-LIMITED = {"mismatch.chi2", "mismatch.mult"}
-
-
-def verdict(path: Path, *flags: str) -> tuple[str, set[str]]:
-    """What is printed below the table; and the series that have 16 values."""
-    shown = run("trend", path, *flags, "--limit", "2").stdout
-    steps = answer("trend", path, *flags)["steps"]
-    names = {*steps[0]} - {"step", "file", "worst"}
-    long = {name for name in names if sum(step[name] is not None for step in steps) >= 16}
-    below = " ".join(shown.partition("no fault found in ")[2].split("\n", 1))
-    return "no fault found in " + " ".join(below.split()), long
-
-
-@pytest.mark.more
-@each("lacking", [(), *((one,) for one in NEEDED), (*NEEDED, "log_probs_old")])
-def test_a_verdict_says_how_many_series_it_is_of_and_which_there_are_not(
-    lacking: tuple[str, ...], tmp_path: Path
-) -> None:
-    kept = {name: None if name in lacking else value for name, value in WHOLE.items()}
-    now = [{"weight_versions": [at] * 2} if kept["weight_versions"] else {} for at in range(20)]
-    path = write(tmp_path / "a.jsonl", ({"step": at} | kept | one for at, one in enumerate(now)))
-    said, long = verdict(path, "-v", "dr")
-    assumed = {*RATIOS, "clip_fraction"} if "log_probs_old" in lacking else set()
-    count, unknown = len(long - UNWATCHED - assumed), len(long & UNWATCHED - LIMITED - assumed)
-    why = f"{unknown} more are shown but not judged"
-    why += ", 6 more are not judged without log_probs_old" if assumed else ""
-    assert said.startswith(f"no fault found in {count} series over 20 steps ({why}) no limit of ")
-    for column, names in NEEDED.items():
-        needs = "needs" if len(names) == 1 else "need"
-        assert (f"{', '.join(names)} ({needs} {column})" in said) == (column in lacking)
-
-
-def test_what_the_objective_lacks_is_why_the_update_has_no_series(tmp_path: Path) -> None:
-    kept = WHOLE | {"log_probs_ref": None, "weight_versions": None}
-    path = write(tmp_path / "a.jsonl", ({"step": step} | kept for step in range(20)))
-    said, long = verdict(path, "-v", "grpo", "--beta", "0.1")
-    assert f"in {len(long - UNWATCHED)} series over" in said
-    update = "clip_low, clip_high, gradient_norm, ratio_mean, ratio_p999, ess"
-    assert f"loss, kl_k3, {update} (need log_probs_ref)" in said
-    plain = PLAIN | {"log_probs_ref": [[-1.0] * 2, [-1.0]]}
-    write(path, ({"step": step} | plain for step in range(20)))
-    said, _ = verdict(path, "-v", "dr", "--fields", "loss,kl_k3,mismatch.k3,mismatch.ess")
-    assert "not computed: mismatch.k3, mismatch.ess (need log_probs_rollout) signature" in said
-
-
-def test_a_few_steps_are_no_run(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", [PLAIN | {"step": step} for step in (1, 2)])
-    shown = run("trend", path, "-v", "dr").stdout.replace("\n", " ")
-    assert "too few steps: shifts and drifts need 16 steps, there are 2" in shown
