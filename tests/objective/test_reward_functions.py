@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from files import each
+from files import each, expressions
 from mpmath import mp, mpf
 from rows import STAGES
 
-from grpo_cli import GrpoError, evaluate, match, read, verify
-
-# ---- several reward functions: what each counts, and what of them gave none ----------------------
-
+from grpo_cli import GrpoError, evaluate, match, read, verify  # noqa: F401 - in texts
 
 ROW = {
     "log_probs_new": [[-0.9, -0.2], [-1.1], [-0.4, -0.7], [-0.3]],
@@ -68,13 +65,6 @@ def test_decoupled_by_50_digits() -> None:
     assert found == pytest.approx(wanted, rel=1e-14)
 
 
-def test_weights_of_1_change_no_bit() -> None:
-    record = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]], "k": None}
-    for choice in ("group-mean", "group-std", "decoupled", "leave-one-out", "batch-whiten"):
-        alike = advantages(record, choice)
-        assert advantages(record, choice, reward_weights=[1, 1]).tolist() == alike.tolist()
-
-
 @each("choice", list(STAGES["advantage"].choices))
 def test_every_advantage_takes_weights_or_says_that_it_does_not(choice: str) -> None:
     """Weights of [2, 0] are the first function twice, whatever is made of the rewards."""
@@ -98,15 +88,6 @@ def test_every_advantage_takes_weights_or_says_that_it_does_not(choice: str) -> 
     assert np.concatenate(found.advantages) == pytest.approx(np.concatenate(wanted.advantages))
 
 
-def test_the_kl_in_the_reward_stays_in_it() -> None:
-    record = {**ROW, "rewards": [[1.0, 0.3], [0.1, 1.0], [1.0, 0.7], [0.5, 0.0]]}
-    record["log_probs_ref"] = [[-1.3, -0.25], [-0.8], [-0.6, -0.1], [-0.35]]
-    how = {"stages": {"kl": "k1-in-reward"}, "beta": 0.5}
-    weighed = evaluate(record, "dr", **how, reward_weights=[3, 0])
-    alone = {**record, "rewards": [3 * row[0] for row in record["rewards"]]}
-    assert weighed.loss == pytest.approx(evaluate(alone, "dr", **how).loss, rel=1e-14)
-
-
 @pytest.mark.more
 def test_weights_are_in_the_signature_and_in_what_match_tries() -> None:
     record = {**ROW, "reward_weights": WEIGHTS}
@@ -115,32 +96,6 @@ def test_weights_are_in_the_signature_and_in_what_match_tries() -> None:
     assert evaluate({**ROW, "reward_weights": "1,-0.5"}, "dapo").signature == found.signature
     (best, *_) = match(record, loss=repr(found.loss)).matches
     assert "reward_weights=1,-0.5" in best.signature
-
-
-def test_the_trainers_weights_are_read_where_the_record_says_no_others(tmp_path: Path) -> None:
-    said = {"framework": {"name": "trl", "loss_type": "dapo", "reward_weights": WEIGHTS}}
-    weighed = evaluate({**ROW, "reward_weights": WEIGHTS}, "dapo")
-    found = evaluate({**ROW, **said}, "dapo")
-    assert (found.loss, found.signature) == (weighed.loss, weighed.signature)
-    alike = evaluate({**ROW, **said, "hyperparameters": {"reward_weights": [1, 1]}}, "dapo")
-    assert "reward_weights=1,1" in alike.signature
-    trls = evaluate({**ROW, "reward_weights": WEIGHTS}, "trl/dapo")
-    verified = verify({**ROW, **said, "expected": {"loss": trls.loss}})
-    assert verified.ok
-    assert "reward_weights=1,-0.5" in verified.records[0].signature
-    path = tmp_path / "dump.jsonl"
-    path.write_text(json.dumps({**ROW, **said}))
-    assert evaluate(read(path), "dapo").loss == evaluate(path, "dapo").loss == weighed.loss
-
-
-def test_a_sum_has_the_trainers_weights_already_and_given_advantages_too() -> None:
-    said = {"framework": {"name": "trl", "reward_weights": WEIGHTS}}
-    for scores in ({"rewards": [1.0, 0.1, 1.0, 0.5]}, {"advantages": [1.0, -1.0, 0.5, 0.0]}):
-        record = {**ROW, **scores}
-        assert evaluate({**record, **said}, "dapo").signature == evaluate(record, "dapo").signature
-
-
-# ---- a KL in the reward beside rewards of another size: no digit of it is lost to their offset ---
 
 
 BETA = 0.25
@@ -171,24 +126,9 @@ def offsets(rewards: list[Any]) -> list[Fraction]:
     return [one - mean for one in less]
 
 
-@pytest.mark.parametrize("rewards", [LARGE, [-(2.0**60)] * 4, [0.5, 1.5, 0.5, 0.25]], ids=str)
-def test_rloo(rewards: list[float]) -> None:
-    wanted = [float(one * Fraction(4, 3)) for one in offsets(rewards)]
-    found = evaluate(record(rewards=rewards), "trl/rloo").advantages
-    assert found == pytest.approx(wanted, rel=1e-14)
+def test_weights_and_a_kl_in_the_reward(tmp_path: Path) -> None:
+    def file(record: dict[str, Any]) -> Path:
+        (tmp_path / "dump.jsonl").write_text(json.dumps(record))
+        return tmp_path / "dump.jsonl"
 
-
-def test_other_advantages_that_centre_in_the_group() -> None:
-    wanted = [float(one) for one in offsets(LARGE)]
-    found = evaluate(record(), "dr", stages={"kl": "k1-in-reward", "advantage": "group-mean"})
-    assert found.advantages == pytest.approx(wanted, rel=1e-14)
-
-
-def test_weighted_reward_functions() -> None:
-    """Twice the first function, whose rewards are the large ones, less those of the second."""
-    small = [1.0, 0.5, 2.0, 0.0]
-    both = [[one, other] for one, other in zip(LARGE, small, strict=True)]
-    given = record(rewards=both, reward_weights="2,-1")
-    summed = [2 * Fraction(one) - Fraction(other) for one, other in both]
-    wanted = [float(one * Fraction(4, 3)) for one in offsets(summed)]
-    assert evaluate(given, "trl/rloo").advantages == pytest.approx(wanted, rel=1e-14)
+    expressions(Path(__file__).with_name("reward_functions.txt"), globals() | {"file": file})
