@@ -732,9 +732,6 @@ def test_a_length_that_nobody_gives_is_named_before_accumulation(path) -> None:
     assert "a constant length or the number" not in " ".join(shown.split())
 
 
-# ---- mistakes ----------------------------------------------------------------------------------
-
-
 @pytest.mark.more
 def test_of_few_digits_the_nearest_comes_first_and_all_are_counted(tmp_path) -> None:
     """Also with a β that costs more than the cheapest in reach."""
