@@ -206,9 +206,6 @@ def test_what_cannot_be_written_at_the_very_end_is_one_too():
     assert done.stderr == b"grpo: standard output: No space left on device\n"
 
 
-# ---- answers of yes and no, and completion -------------------------------------------------------
-
-
 # ---- ``grpo compare``, ``match`` and ``explain`` as users run them --------------------
 
 

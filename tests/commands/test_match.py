@@ -370,17 +370,6 @@ def _words(stages: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.more
-@each(
-    ("text", "half"),
-    some([("0.0256", 5e-5), ("0.02560", 5e-6), ("-1.20e-3", 5e-6), ("12", 0.5), ("3.", 0.5)], 3),
-)
-def test_the_tolerance_follows_from_the_digits(path, text, half) -> None:
-    found = match(path, loss=text, stages=NARROW | PLAIN["advantage"], epsilon=0.2)
-    assert half < found.tolerance == pytest.approx(half, rel=1e-3)  # more: a float32's rounding
-    assert found.rtol == pytest.approx(half / abs(float(text)))
-
-
-@pytest.mark.more
 def test_chance_is_how_often_numbers_are_hit(path) -> None:
     """Of some numbers, and falls with their digits."""
     draw = np.random.default_rng(7)
@@ -443,41 +432,6 @@ def test_what_separates_equal_conventions_is_what_the_data_lacks(path, tmp_path)
     assert not [one for one in found.matches if "delta=4" in one.signature and not one.entry]
 
 
-@each(
-    ("stage", "rows", "lacking"),
-    [
-        ("aggregate", telling()[:1], "several groups"),
-        ("aggregate", [record(1, [4, 4, 4], [1.0, 0.0, 0.3])], "responses of unequal lengths"),
-        ("ratio", [{**row, "log_probs_new": row["log_probs_old"]} for row in telling()],
-         "ratios other than 1 (a later epoch over its rollouts)"),
-    ],
-)  # fmt: skip
-def test_the_stage_in_which_conventions_differ_names_the_data(stage, rows, lacking) -> None:
-    stages = {name: one for name, one in (USUAL | {"kl": "none"}).items() if name != stage}
-    loss = evaluate(rows, "dapo", epsilon=0.2).loss
-    found = match(rows, loss=f"{loss:.8g}", stages=stages, epsilon=0.2)
-    assert lacking in found.separating
-    unequal = "responses of unequal lengths"
-    assert unequal not in found.separating or unequal == lacking
-
-
-@each(
-    ("variant", "lacking"),
-    [
-        ("verl/dppo_tv", "a token whose probability falls by more than 0.2 with A < 0"),
-        ("verl/dppo_tv", "a token whose probability rises by a binary KL above 0.2 with A > 0"),
-    ],
-)
-def test_surrogates_that_bound_other_changes_than_the_ratio_name_theirs(variant, lacking) -> None:
-    rows = [{**row, "advantages": [1.0, -0.5, 0.7][: len(row["rewards"])]} for row in telling()[:1]]
-    for row in rows:
-        row["log_probs_old"] = [[p - 0.01 for p in one] for one in row["log_probs_new"]]
-        row.pop("log_probs_ref", None)
-    found = match(rows, loss=evaluate(rows, variant).loss)
-    assert lacking in found.separating
-    assert not any("below 0 " in words for words in found.separating)
-
-
 @pytest.mark.more
 def test_each_match_has_the_tolerance_of_its_own_sum(path) -> None:
     """That of the first is printed; a number beyond the digits is listed with its own."""
@@ -491,16 +445,6 @@ def test_each_match_has_the_tolerance_of_its_own_sum(path) -> None:
     off = re.findall(r" off by (\S+)( \(float32: ±)?", shown)
     assert {bool(noted) for _, noted in off} == {True, False}
     assert all((abs(float(value)) > 5e-9) is bool(noted) for value, noted in off)
-
-
-@pytest.mark.more
-def test_a_convention_that_gives_the_loss_needs_no_other_setting(path) -> None:
-    """Where only the KL is none that it has, it was to "match if ε_high 0.3 instead of 0.3"."""
-    loss = evaluate(path, "dapo", epsilon_high=0.3).loss
-    found = match(path, loss=f"{loss:.4g}", kl="0.0057", stages=NARROW)
-    giving = [one for one in found.nearest if abs(one.difference) <= found.tolerance]
-    assert giving
-    assert all(one.needs is None for one in giving)
 
 
 # ---- as users run it ----------------------------------------------------------------------------
@@ -630,25 +574,6 @@ def test_numbers_that_the_records_carry(tmp_path) -> None:
     assert not json.loads(logged(tmp_path, rows, *words).stdout)["matches"]
 
 
-@pytest.mark.more
-@each(
-    ("rows", "count", "words"),
-    some([
-        ([(1, 0.5), (1, 0.5), (2, 0.5), (2, 0.25), (1, 0.5)], 4, "--where step==2"),
-        ([(3, True), (3, "0.5"), (3, None), (4, 2)], 1, "--where step==4"),
-        ([(None, 0.5), (None, 0.5)], 2, "--record 1"),
-        ([(step, step / 8) for step in range(1, 90)], 64, "--where step==63"),
-    ], 2),
-)  # fmt: skip
-def test_records_of_one_step_and_one_number_are_one_question(tmp_path, rows, count, words) -> None:
-    """Where they follow each other; 64 are enough. The one of most digits is shown."""
-    words_of = ("--logged", "loss=metrics.loss", "--ratio", "token", "--advantage", "group-mean")
-    result = logged(tmp_path, [carrying(*row) for row in rows], *words_of)
-    found = json.loads(result.stdout)
-    assert found["questions"] == [count, count]
-    assert f" {words} " in found["released"]["nearest"]["command"]
-
-
 def test_records_of_a_step_may_differ_in_what_they_say(tmp_path) -> None:
     """In their hyperparameters, and in the columns that they have: each is taken as it is."""
     first = record(1, [3, 7, 5, 2], [1.0, 0.0, 0.3, 0.6], hyperparameters={"beta": 0.5})
@@ -661,20 +586,6 @@ def test_records_of_a_step_may_differ_in_what_they_say(tmp_path) -> None:
     assert found["questions"] == [1, 1]
     assert found["matches"][0]["value"] == loss
     assert "dapo" in found["matches"][0]["command"]
-
-
-@pytest.mark.more
-def test_what_only_some_records_have_a_reference_for_is_noted(tmp_path) -> None:
-    """In either order, and not where no KL is asked for."""
-    first, second = record(1, [3, 4], [1.0, 0.0]), record(2, [5, 2], [1.0, 0.0])
-    del second["log_probs_ref"]
-    few = ("--loss=0.123", "--epsilon", "0.2", "--ratio", "token", "--advantage", "group-std")
-    few += ("--surrogate", "clip", "--aggregate", "token-mean", "--on-error", "skip")
-    for rows in ([first, second], [second, first]):
-        path = write(tmp_path / "mixed", rows)
-        note = "grpo: note: log_probs_ref: only some records have it, so conventions with a KL"
-        assert note in run("match", path, *few).stderr
-        assert "log_probs_ref" not in run("match", path, *few, "--kl", "none").stderr
 
 
 @pytest.mark.more
@@ -725,31 +636,6 @@ def named_dapo() -> list[dict[str, Any]]:
         for seed in (5, 6)
     ]
     return [row | {"hyperparameters": {"beta": 0.04, "epsilon": 0.2}} for row in rows]
-
-
-@pytest.mark.more
-def test_the_row_that_the_records_name_comes_first_in_any_release(tmp_path) -> None:
-    """Among rows that are equal on this data; what its release differs in is said."""
-    path = str(write(tmp_path / "trl", named_dapo()))
-    loss = evaluate(path, "trl/dapo@1.9.2").loss
-    assert loss == evaluate(path, "trl/bnpo@1.9.2").loss
-    shown = " ".join(run("match", path, f"--loss={loss:.8g}").stdout.split())
-    assert shown.startswith("trl/dapo@1.9.2 gives the loss"), shown
-    assert "the records name trl/dapo, which gives" in shown
-    assert "changed in trl 1.10.0: The KL is weighted by the ratio by default" in shown
-
-
-@pytest.mark.more
-def test_a_number_of_few_digits_is_consistent_with_the_row_that_the_records_name(tmp_path) -> None:
-    """Which is what is asked; other conventions that chance gives are listed behind it."""
-    path = str(write(tmp_path / "trl", named_dapo()))
-    loss = f"{evaluate(path, 'trl/dapo').loss:.2g}"
-    result = run("match", path, f"--loss={loss}")
-    first, *entries = result.stdout.split("\n\n")
-    assert result.exit_code == 0
-    assert first.startswith("consistent with trl/dapo, which the records name; loss 0.18"), first
-    assert "-v trl/dapo --level" in entries[0]
-    assert match(path, loss=loss).headline.startswith("consistent with trl/dapo")
 
 
 @pytest.mark.more
@@ -823,14 +709,6 @@ def test_a_clip_above_with_a_kl_is_found_from_log_probs_in_float32(tmp_path) -> 
 # ---- what the records say may not be what was computed -------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def clipped(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Records that give ε = 0.2 and β = 0.04, and have a reference."""
-    settings = {"epsilon": 0.2, "beta": 0.04}
-    made = telling(hyperparameters=settings)
-    return str(write(tmp_path_factory.mktemp("match") / "clipped", made))
-
-
 def test_a_length_that_nobody_gives_is_named_before_accumulation(path) -> None:
     """Of a row with a constant length, whose own no run keeps; a plain sum may have been either."""
     row, asked = "ms-swift/dr_grpo", {"epsilon": 0.2, "beta": 0.04}
@@ -852,35 +730,6 @@ def test_a_length_that_nobody_gives_is_named_before_accumulation(path) -> None:
     shown = run("match", path, "--loss", "0.003", *words, "--epsilon", "0.2").stdout
     assert shown.startswith("no match beyond chance")
     assert "a constant length or the number" not in " ".join(shown.split())
-
-
-def test_conventions_that_no_probe_evaluates_are_listed_once() -> None:
-    """Several reward functions that count differently are such."""
-    pairs = [[1.0, 0.0], [0.0, 0.5], [0.5, 0.5], [0.2, 0.0]]
-    rows = [record(3, [4, 6, 5, 2], pairs, hyperparameters={"reward_weights": [1.0, 0.5]})]
-    flags = {"epsilon": 0.2, "variant": "dr"}
-    loss = evaluate(rows, stages={"advantage": "leave-one-out"}, **flags).loss
-    commands = [one.command for one in match(rows, loss=loss, **flags).matches]
-    assert len(commands) == len({*commands}) > 0, commands
-
-
-@pytest.mark.more
-def test_a_missing_mean_over_responses_is_called_that(clipped: str) -> None:
-    total = evaluate(clipped, "grpo").total
-    found = match(clipped, loss=repr(8 * total["loss"]))
-    assert "the responses" in str(found.matches[0].factor_meaning)
-
-
-# ---- mistakes ----------------------------------------------------------------------------------
-
-
-@pytest.mark.more
-def test_the_row_that_records_name_gives_the_number_also_with_its_own_stage_as_a_flag() -> None:
-    path = str(Path(__file__).parents[2] / "samples/bundles/trl.bundle.jsonl")
-    loss = evaluate(path, "trl/grpo").loss
-    for flags in ((), ("--ratio", "token")):
-        shown = " ".join(run("match", path, "--loss", repr(loss), *flags).stdout.split())
-        assert "the records name trl/grpo, which gives this number" in shown
 
 
 @pytest.mark.more
@@ -958,30 +807,6 @@ def test_a_logged_kl_may_be_another_mean_than_the_objectives(over: str, weighted
     assert (one.logged_is, one.agrees) == (words, False)
     assert one.value_is == f"the mean over responses of {K3}"
     assert f"is {words}" in found.headline
-
-
-@pytest.mark.parametrize(
-    ("other", "words"),
-    some(
-        [
-            ({"kl": 0.9}, "and your 0.9 is none of its usual means"),
-            ({"clip_fraction": 0.7}, "not your 0.7"),
-            (
-                {"kl": "0.07"},
-                f"your 0.07 is the mean over tokens of {K3}",
-            ),
-        ],
-        1,
-    ),
-)
-def test_what_a_number_besides_the_loss_is(other: dict[str, Any], words: str) -> None:
-    """Where it fits nothing, no convention is found; of few digits, it may be several means."""
-    rows = kl_records()
-    loss = evaluate(rows, "grpo").loss
-    found = match(rows, loss=loss, variant="grpo", stages=PENALISED, **other)
-    assert words in found.headline
-    assert found.reproduced is (K3 in words)
-    assert (found.loss_alone or found.matches[0]).name.startswith("grpo")
 
 
 @pytest.mark.more
