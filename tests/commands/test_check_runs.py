@@ -194,8 +194,8 @@ def advice(of: Any, code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["checks", pytest.param("checks_more", marks=pytest.mark.more)])
-def test_what_is_found(name: str, tmp_path: Path) -> None:
-    next_file = (tmp_path / f"{number}.jsonl" for number in count())
+def test_what_is_found(name: str, folder: Path) -> None:
+    next_file = (Path(f"{number}.jsonl") for number in count())
 
     def files(*every: Iterable[Row]) -> list[str]:
         return [str(write(next(next_file), one)) for one in every]
