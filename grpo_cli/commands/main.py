@@ -245,6 +245,12 @@ def _others_unknown(first: str) -> str:
 
 
 _FORMATS = {f"--{name}": name for name in ("csv", "jsonl", "markdown", "table")}
+_ASKED = {
+    "eval": "loss, KL, clip fraction",
+    "check": "is it sane?",
+    "trend": "when did it go wrong?",
+}
+"""Commands for a file, and what each answers."""
 _SORTED = ("--sort", "--sort-by", "--order-by")
 _SAME = {
     "--clip": "--epsilon",
@@ -312,7 +318,8 @@ def _meant(message: str) -> str:
         return f"type: grpo {COMMAND_OF[word]}"
 
     if Path(word).exists() or word.endswith((".json", ".jsonl", ".gz", ".zst", ".parquet")):
-        return f"for a file: grpo eval {shell_line(sys.argv[1:])}"
+        line = shell_line(sys.argv[1:])
+        return "for a file:" + "".join(f"\ngrpo {one} {line}  # {_ASKED[one]}" for one in _ASKED)
     if word in NAMES:
         return f"{word} is a variant: grpo eval FILE -v {word}, or grpo explain {word}"
     if word in topics():
@@ -354,7 +361,8 @@ def _tell_usage(error: Any) -> NoReturn:
             text = f"{text}; {meant}" if meant else f"{text} (see {path} --help)"
         if (unknown := _OPTION.match(message)) and command:
             text += _others_unknown(unknown[1])
-        say(text)
+        for line in text.split("\n"):
+            say(line)
     sys.exit(error.exit_code)
 
 

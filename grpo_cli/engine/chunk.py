@@ -203,8 +203,8 @@ def located(error: InputError | HyperparameterError, culprit: Record) -> InputEr
             message = message.replace("=log_probs_new", f"={own}")
     if isinstance(error, MissingColumnError):
         kind = MissingColumnError
-        unknown = {key: key for key in culprit.unknown}
-        left = unknown_keys(error.path.removeprefix(culprit.prefix), unknown)
+        column = error.path.removeprefix(culprit.prefix)
+        left = unknown_keys(column, culprit.names, culprit.unknown)
     return kind(message + left, path=path, source=culprit.source, line=culprit.line)
 
 

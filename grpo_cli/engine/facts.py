@@ -16,7 +16,7 @@ from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fie
 from grpo_cli.records.places import count
 from grpo_cli.records.settings import keys_of_settings
 from grpo_cli.records.translate import Notices
-from grpo_cli.records.unread import Unread, candidates, is_list, look
+from grpo_cli.records.unread import SHARED, Unread, candidates, is_list, look
 from grpo_cli.variants.plan import Plan
 from grpo_cli.variants.trainer import named_row, unapplied
 
@@ -92,6 +92,7 @@ class InputFacts:
         shared: a file → an earlier one, and a step that both have.
         unread: the keys that hold a column which nothing reads.
         keys: canonical name → the key of that object.
+        group: the key that the responses of a group seem to share.
         settings: hyperparameter → the key under which that object, or its configuration, gives it.
         nulls: field → how many tokens, or responses, have null there.
         kinds: whether a record is one response → the first that is, or is not, and its fields.
@@ -103,6 +104,7 @@ class InputFacts:
     shared: dict[str, tuple[str, Any]] = field(default_factory=dict)
     unread: Unread = field(default_factory=Unread)
     keys: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     nulls: Counter[str] = field(default_factory=Counter)
     kinds: dict[bool, tuple[str, int | None, Mapping[str, str]]] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class InputFacts:
         self.kinds |= {kind: first for kind, first in later.kinds.items() if kind not in self.kinds}
         if self.named is None:
             self.named, self.keys, self.settings = later.named, later.keys, later.settings
+            self.group = later.group
 
     def stop(self, line: int | None, path: str = "") -> None:
         """Forgets the facts of lines after the one at which work on a file stopped.
@@ -170,7 +173,7 @@ class InputFacts:
         Args:
             effect: what follows from it, as ``DEAD_ALONE``.
         """
-        key = self.keys.get("group_ids")
+        key = self.group
         if not 1 < records == groups == responses or key is None:
             return None
         for name, steps in self.steps.items():
@@ -200,9 +203,12 @@ class InputFacts:
     def _add_first(self, value: Any) -> None:
         """Adds what the input's first object says of all, and does not keep that object."""
         self.named = named_row(value) or ""
+        value = value if isinstance(value, dict) else {}
         with suppress(InputError):
-            self.keys = read_fields(value).names if isinstance(value, dict) else {}
-        self.settings = keys_of_settings(value) if isinstance(value, dict) else {}
+            self.keys = read_fields(value).names
+        known = (key for key in SHARED if type(value.get(key)) in (str, int))
+        self.group = self.keys.get("group_ids") or next(known, None)
+        self.settings = keys_of_settings(value)
 
     def _add_steps(self, name: str, found: Mapping[Any, str]) -> None:
         known = self.steps.setdefault(name, {})

@@ -74,7 +74,7 @@ def _lacking(chunk: Chunk, plan: Plan) -> MissingColumnError:
     if chunk.packed:  # parsing all of the first record would take longer than its evaluation
         raw = chunk.packed[0]
         keys = read_fields(raw.value).unknown
-        unknown = tuple(key for key in keys if may_mean(key, "log_probs_ref"))
+        unknown = {key: key for key in keys if may_mean(key, "log_probs_ref")}
         culprit = Record(raw.source, raw.line, raw.prefix, None, [], {}, 2, unknown=unknown)
     elif chunk.records:
         culprit = chunk.records[0]

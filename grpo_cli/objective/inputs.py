@@ -78,11 +78,14 @@ def refuse_misnamed(batch: Batch, objective: Objective) -> None:
     Raises:
         MisnamedColumnError: with the key, and how it is read.
     """
-    for name in objective.needed_log_probs if batch.misnamed else ():
-        if name in batch.misnamed:
-            raise MisnamedColumnError.of(
-                name, f"the variant {objective.name}", batch.misnamed[name]
-            )
+    lacking = [name for name in objective.needed_log_probs if name in batch.misnamed]
+    if lacking:
+        first, *others = lacking
+        error = MisnamedColumnError.of(
+            first, f"the variant {objective.name}", batch.misnamed[first]
+        )
+        error.message += "".join(f"; {name}: {batch.misnamed[name][1]}" for name in others)
+        raise error
 
 
 def missing(name: str, bound: Bound, stage: str, detail: str = "") -> MissingColumnError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, filterfalse
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,10 +14,13 @@ import orjson
 
 from grpo_cli import hyperparameters
 from grpo_cli.errors import SHORTEST_TYPO, InputError, also_unknown, is_one_slip
-from grpo_cli.records.places import first_names
+from grpo_cli.records.places import first_names, paths_inside
 from grpo_cli.records.unread import (
+    IF_OLD,
     NEW,
+    OLD,
     READ_ELSEWHERE,
+    ROLLOUT,
     TRAJECTORIES,
     TWINS,
     Misnamed,
@@ -212,45 +216,64 @@ def _meant(key: str) -> str:
     return min(listed or near, default="")
 
 
-_SOUND: Mapping[str, tuple[str, ...]] = {
-    "rewards": ("reward", "score", "return"),
-    "advantages": ("adv",),
-    "entropies": ("entrop",),
-    "values": ("value", "critic"),
+_SOUND = {
+    "rewards": r"(?i:rew|score|return)|\bR\b",
+    "mask": "(?!)",
+    "group_ids": r"\b(problem|question)_id\b",
+    "advantages": "(?<![A-Za-z])adv|Adv",
+    "entropies": "(?i:entrop)",
+    "values": "(?i:value|critic)",
 }
-"""Parts of names that a column may have; for log-probs there is ``may_mean``."""
+"""Column → names of it that are no aliases; for log-probs there is ``may_mean``."""
+_WITH = {NEW: (*TWINS, "rewards", "mask", "group_ids"), "rewards": ("advantages",)}
+"""Column → those whose ``--map`` a message names too, so that one command has all of them."""
 
 
-def unknown_keys(column: str, unknown: Mapping[str, str]) -> str:
+def names_inside(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
+    """Keys, or the paths of columns in the object or list that a key has → what each is called."""
+    found: dict[str, str] = {}
+    for own in keys:
+        held = record[own]
+        keys_held = held if isinstance(held, Mapping) else ()
+        inside = {
+            f"{own}.{key}": f"{own}.{key}" for key in keys_held if _CANONICAL.get(key) in _SOUND
+        }
+        inside |= {str(path): path.name for path in paths_inside({own: held})}
+        found |= inside or {own: "" if isinstance(held, str) or holds_texts(held) else own}
+    return found
+
+
+def unknown_keys(column: str, names: Container[str], unknown: Mapping[str, str]) -> str:
     """The end of a message on a missing column: unknown keys, those that resemble it first.
 
     Args:
         column: which.
+        names: the columns that are read.
         unknown: key or path → what its value is called.
     """
     near = {column: _near(column, unknown)}
-    if column == NEW and near[NEW]:
-        near |= {name: _near(name, unknown) for name in TWINS}
-        rewards = _near(
-            "rewards", {key: own for key, own in unknown.items() if key not in near[NEW]}
+    for name in _WITH.get(column, ()) if near[column] or column != NEW else ():
+        found = (
+            [] if name in names else [*filterfalse(near[column].__contains__, _near(name, unknown))]
         )
-        if len(rewards) == 1 and not canonical_name(unknown[rewards[0]]):
-            near["rewards"] = rewards
+        if name in TWINS or (len(found) == 1 and canonical_name(unknown[found[0]]) is None):
+            near[name] = found
+    engine = near.get(ROLLOUT) if OLD not in names and not near.get(OLD) else None
     others = [key for key in unknown if key not in _MEANT]
     keys = list(dict.fromkeys([*chain.from_iterable(near.values()), *others]))
     if not keys:
         return ""
     mapping = " ".join(f"--map {name}={each[0]}" for name, each in near.items() if each)
+    mapping += f"; --map {OLD}={engine[0]} {IF_OLD}" if engine else ""
     return f"; ignored keys: {first_names(keys)}{mapping and f' ({mapping})'}"
 
 
 def _near(column: str, unknown: Mapping[str, str]) -> list[str]:
-    """The keys whose names resemble a column's."""
-    sounds = _SOUND.get(column, (column,))
-    return [
-        key
-        for key, own in unknown.items()
-        if may_mean(own, column) or any(sound in own.lower() for sound in sounds)
+    """The keys whose names resemble a column's: aliases in an inner object before all others."""
+    sound = re.compile(_SOUND.get(column, column))
+    inner = {key: canonical_name(own.partition(".")[2]) for key, own in unknown.items()}
+    return [key for key, name in inner.items() if name == column and column in _SOUND] or [
+        key for key, own in unknown.items() if may_mean(own, column) or sound.search(own)
     ]
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from grpo_cli.batch import F64, I64
 from grpo_cli.errors import InputError
-from grpo_cli.records.fields import Fields, logged_metrics, read_fields
+from grpo_cli.records.fields import Fields, logged_metrics, names_inside, read_fields
 from grpo_cli.records.packed import (
     LARGEST,
     PLAIN,
@@ -313,7 +313,8 @@ def whole_records(raws: Sequence[Raw], packed: Packed) -> list[Record]:
     ):
         own, numbers = slice(row, end), slice(8 * token, 8 * last)
         made.columns = {name: data[numbers] for name, data in columns.items()}
-        made.unknown, made.hyperparameters = fields.unknown, settings
+        made.unknown = names_inside(raw.value, fields.unknown)
+        made.hyperparameters = settings
         made.token_ids = listed(made.token_ids)
         groups = (packed.groups[own] - packed.groups[row]).tolist()
         made.groups = groups if any(groups) else None

@@ -214,7 +214,7 @@ class Record:
         widths: [R] the number of tokens of each response as written.
         columns: canonical token column → float64 bytes.
         names: canonical name → the key that the user wrote, for messages.
-        unknown: the keys that mean nothing, for messages.
+        unknown: the keys that mean nothing, for messages, as ``names_inside`` has them.
         misnamed: columns of log-probs that it lacks → the unknown keys that may hold them.
         derived: the columns of log-probs that were computed from probabilities or ratios.
         nested: whether log-probs came as ``[G]`` (1), ``[G][T]`` (2) or ``[B][G][T]`` (3); a path
@@ -250,7 +250,7 @@ class Record:
     columns: dict[str, bytes]
     nested: int
     names: Mapping[str, str] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
     misnamed: Mapping[str, Misnamed] = field(default_factory=dict)
     derived: tuple[str, ...] = ()
     shape: list[int] | None = None

@@ -58,7 +58,7 @@ _NO_POLICY = _set("no_policy").union(*_OTHERS.values())
 """Words of what is neither a policy's log-prob of a token nor a misspelt name of one."""
 _LEFT_OUT = _set("left_out")
 """Words for tokens that do not count."""
-_WHICH_MASK = "is this a mask of tokens that do not count? mask is 1 where a token counts"
+_WHICH_MASK = "if this is 1 where a token does not count: write 1 - it as mask"
 
 PROMPT_TOO = "attention_mask"
 """No response mask: it covers the prompt too, and pads to the right of both."""
@@ -76,6 +76,8 @@ SAMPLED_IDS: tuple[str, ...] = (*_NAMES["sampled_ids"].split(),)
 PROMPT_IDS: tuple[str, ...] = (*_NAMES["prompt_ids"].split(),)
 PROMPTS: tuple[str, ...] = (*_NAMES["prompts"].split(),)
 """Where the text of a prompt may be, the likeliest first."""
+SHARED: tuple[str, ...] = (*_NAMES["shared"].split(), *PROMPTS)
+"""Fields that the responses of a group share, where no group id says it."""
 COMPLETIONS: tuple[str, ...] = (*_NAMES["completions"].split(),)
 """Where the text of responses may be; ids have some of these names too."""
 READ_ELSEWHERE = frozenset(
@@ -86,7 +88,7 @@ what verl's hook keeps of a loss that is not compared for it."""
 FUNCTION = "rewards/"
 """Before the name of a reward function, which ``trend`` reads."""
 
-_IF_OLD = "if your ratio uses these"
+IF_OLD = "if your ratio uses these"
 _PROMPT_MASK = "also covers the prompt, so it is not read as the mask"
 _MOST_KEYS, _MOST_KEY_SETS = 8, 256
 
@@ -448,7 +450,7 @@ def look(
             reads = advice.get(key) or _nearest(key, value, names)
             is_engine = resembled(key) == ROLLOUT and not _has(names, OLD)
             if reads and is_engine and f"{OLD}=" not in reads:
-                reads += f"; --map {OLD}={key} {_IF_OLD}"
+                reads += f"; --map {OLD}={key} {IF_OLD}"
             found.append((key, reads))
         elif "tokens" not in names and holds_texts(value) and is_column(_ones(value), model):
             found.append((key, f"--map tokens={key}"))

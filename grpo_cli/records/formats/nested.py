@@ -6,8 +6,9 @@ be one of objects too. If lists are nested deeper, as groups in steps, each grou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -17,8 +18,9 @@ from grpo_cli.records.formats.format import Format, Object, Translated, Unit
 from grpo_cli.records.places import PathInside, first_inside, paths_inside
 
 _BY_TOKEN = frozenset((*TOKEN_COLUMNS, "mask", "advantages", "tokens", "token_ids", "roles"))
-_TURNS = frozenset(("turns", "steps", "messages", "nodes", "segments"))
-"""Keys of lists of an agent's turns: with a list of responses around, they are no responses."""
+_TURNS = frozenset(("turns", "steps", "messages", "segments"))
+"""Keys of lists of an agent's turns: with a list of responses around, they are joined."""
+_OF_TURNS = _BY_TOKEN - {"roles", "tokens", "token_ids"} | {"rewards"}
 _OF_RECORDS = 2
 """Levels of lists in a record: responses and their tokens."""
 
@@ -31,16 +33,43 @@ def unnest(value: Object, policy: Path) -> Iterator[Translated]:
         policy: the path of the log-probs, which leads through lists.
     """
     levels = _levels(value, policy)
-    if not _TURNS.isdisjoint(policy) and sum(levels) > _OF_RECORDS:
-        raise InputError(
-            "expected an object per response, got one per turn; as rows with trajectory_ids turns "
-            "can be read (grpo help input)",
-            path=spelled(policy),
-        )
+    if "nodes" in policy:
+        raise InputError("these are nodes of a graph, not turns in order", path=spelled(policy))
+    if _are_turns(policy, levels):
+        value = _join_turns(value, policy[:-1], policy[-1])
+        levels = _levels(value, policy)
     for unit, path, place in _records(
         value, policy, min(sum(levels) - _OF_RECORDS, sum(levels[:-1]))
     ):
         yield _lift(unit, path, policy[: len(policy) - len(path)], place)
+
+
+def _are_turns(path: Path, levels: Sequence[int]) -> bool:
+    """Whether a column is in lists of turns, with a list of responses around them."""
+    return not _TURNS.isdisjoint(path[-2:-1]) and any(levels[:-2])
+
+
+def _join_turns(value: Any, turns: Path, policy: str | int) -> Any:
+    """The object with the columns of each list of turns joined, and the turn of each token."""
+    if isinstance(value, list):
+        return [_join_turns(one, turns, policy) for one in value]
+    if not isinstance(value, dict) or turns[0] not in value:
+        return value
+    held, *inner = value[turns[0]], *turns[1:]
+    if inner:
+        return {**value, turns[0]: _join_turns(held, (*inner,), policy)}
+    own = [one for one in held or () if isinstance(one, dict) and one.get(policy)]  # no tool's
+    columns = {
+        key: [*chain.from_iterable(one[key] for one in own)]
+        for key in (own[0] if own else ())
+        if _named(key) != "rewards"
+        if all(isinstance(one.get(key), list) and len(one[key]) == len(one[policy]) for one in own)
+    }
+    for key in {*chain.from_iterable(own)} - {*columns}:
+        if _named(key) in _OF_TURNS:
+            raise InputError("expected one per token in each turn", path=f"{spelled(turns)}.{key}")
+    ids = [number for number, one in enumerate(own) for _ in one[policy]]
+    return {**value, turns[0]: columns, "turn_ids": ids}
 
 
 def is_inside_list(value: Object, path: Path) -> bool:
@@ -53,7 +82,8 @@ def _policy(value: Object) -> Path | None:
     found = [
         one.keys
         for one in paths_inside(value)
-        if one.in_list and one.lists[-2] and _TURNS.isdisjoint(one.keys)
+        if one.in_list and one.lists[-2] and "nodes" not in one.keys
+        if _TURNS.isdisjoint(one.keys[-2:-1]) or _are_turns(one.keys, one.lists)
         if not POLICY_KEYS.isdisjoint((one.keys[-1], f"{one.keys[-1]}s"))
     ]
     return found[0] if len(found) == 1 else None
@@ -133,7 +163,8 @@ def _key(path: PathInside) -> str:
     of_token = sum(path.lists[:-1]) == _OF_RECORDS
     if of_token and name == "rewards":
         return "token_rewards"
-    if not path.lists[-2] or (of_token and name not in {*_BY_TOKEN, None}):
+    in_list = path.lists[-2] or not _TURNS.isdisjoint(path.keys[-2:-1])
+    if not in_list or (of_token and name not in {*_BY_TOKEN, None}):
         return str(path)
     return own if canonical_name(own) or name is None else f"{own}s"
 

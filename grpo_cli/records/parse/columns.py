@@ -60,6 +60,9 @@ class Shape:
         return places.index(flat, self.nested, self.rows, self.outer)
 
 
+_A_ROW_PER_TOKEN = "; if each row is a token: collect the tokens of a response into one row's list"
+
+
 def read_shape(key: str, value: object) -> Shape:
     """The nesting of a record's first column; ``single`` is left for the caller to set.
 
@@ -68,6 +71,7 @@ def read_shape(key: str, value: object) -> Shape:
     """
     if type(value) is not list or not value:
         came = "an empty list" if value == [] else got(value)
+        came += _A_ROW_PER_TOKEN * is_number(value)
         raise InputError(f"expected a list of numbers, got {came}", path=key)
     if type(value[0]) is not list:
         return Shape(key, value, 1, [len(value)])

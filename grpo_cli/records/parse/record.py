@@ -106,7 +106,7 @@ def _read(record: dict[str, Any], source: str, line: int | None, prefix: str) ->
         columns=columns,
         nested=shape.nested,
         names=names,
-        unknown=found.unknown,
+        unknown=fields.names_inside(record, found.unknown),
         misnamed=misnamed_in(record, names, found.misnamed),
         derived=derived,
         shape=shape.outer,
@@ -211,12 +211,10 @@ def _shape(
         raise InputError(
             f"expected a record, got an object of records: jq -c '{path}' writes one per line"
         )
-    if key is None:
-        inside: dict[str, str] = {}
-        for own in unknown:
-            found = {str(path): path.name for path in paths_inside({own: record[own]})}
-            inside |= found or {own: own}
-        left = fields.unknown_keys("log_probs_new", inside)
+    held = {key: record[key]} if key and isinstance(record[key], Mapping) else {}
+    if key is None or any(paths_inside(held)):  # as {"new": […], "old": […]}
+        inside = fields.names_inside(record, [*held, *unknown])
+        left = fields.unknown_keys("log_probs_new", names, inside)
         raise InputError(f"expected log_probs_new{left}; grpo formats lists its other names")
     shape = read_shape(key, record[key])
     if shape.nested == 1 and len(shape.value) > 1:
@@ -245,7 +243,8 @@ def _is_single(record: Mapping[str, Any], names: Mapping[str, str], length: int)
         record[names[name]] if name in names else None
         for name in ("rewards", "advantages", "tokens", "token_ids")
     )
-    if is_number(rewards) or is_number(advantages):
+    by_function = rewards.values() if isinstance(rewards, Mapping) and rewards else [rewards]
+    if all(map(is_number, by_function)) or is_number(advantages):
         return True
     words = tokens or ids
     flat = type(words) is list and bool(words) and type(words[0]) is not list

@@ -170,9 +170,16 @@ def read_advantages(key: str, value: Any, shape: Shape, mask: bytes | None) -> l
         InputError: for another number of them than responses or tokens, or one that is no number.
     """
     flat_tokens = shape.single and type(value) is list and len(value) == shape.rows[0]
+    if shape.nested == 2 and {*shape.widths} != {1} and _is_per_row(value):
+        value = [one[0] for one in value]
     if depth(value) == shape.nested and (shape.nested > 1 or flat_tokens):
         return read_column(key, value, shape, mask)
     return finite(*per_response(key, value, shape, "advantage"))
+
+
+def _is_per_row(value: object) -> bool:
+    """Whether it is a list of lists of one number, as a tensor of B × 1 is."""
+    return type(value) is list and all(type(one) is list and len(one) == 1 for one in value)
 
 
 def depth(value: Any) -> int:

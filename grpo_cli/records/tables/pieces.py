@@ -49,7 +49,7 @@ def decoded(piece: Rows, decoding: Decoding = always) -> Iterator[DecodedChunk]:
     """The rows of a piece as records; an unreadable one is replaced by its error."""
     try:
         if piece.kind in WHOLE:
-            yield DecodedChunk([_only_record(piece, decoding)])
+            yield DecodedChunk([*_records(piece, decoding)])
         else:
             from grpo_cli.records.tables import arrow
 
@@ -59,8 +59,8 @@ def decoded(piece: Rows, decoding: Decoding = always) -> Iterator[DecodedChunk]:
         yield DecodedChunk([error])
 
 
-def _only_record(piece: Rows, decoding: Decoding = always) -> Raw:
-    """The record that a file is."""
+def _records(piece: Rows, decoding: Decoding = always) -> Iterator[Raw]:
+    """The record that a file is, or each of the list that ``torch.save`` wrote."""
     from zipfile import BadZipFile  # slow to import, and rarely needed
 
     path, kind = piece.path, piece.kind
@@ -71,10 +71,13 @@ def _only_record(piece: Rows, decoding: Decoding = always) -> Raw:
             raise InputError(_OBJECTS) from None
         also = ", or torch.save did not write it" if kind == "torch" else ""
         raise InputError(f"the file is damaged{also}: {damage_of(error, path)}") from None
-    known = candidates(tuple(value)) if isinstance(value, dict) else ()
-    arrays = kind != "torch" or any(one.arrays for one in known)
-    kept = value if arrays else listed(value)
-    return Raw(kept, piece.source, None, "", size, partial(_value_of, piece), arrays=arrays)
+    alone = not isinstance(value, list) or not value
+    for number, one in enumerate([value] if alone else value):
+        known = candidates(tuple(one)) if isinstance(one, dict) else ()
+        arrays = kind != "torch" or any(form.arrays for form in known)
+        kept, again = one if arrays else listed(one), partial(_value_of, piece, number)
+        prefix = "" if alone else f"[{number}]."
+        yield Raw(kept, piece.source, None, prefix, size, again, arrays=arrays)
 
 
 def _load(piece: Rows) -> Made:
@@ -85,9 +88,9 @@ def _load(piece: Rows) -> Made:
     return _arrays(_npz(piece.path, piece.budget), piece.budget)
 
 
-def _value_of(piece: Rows) -> Any:
-    """The value of the record that a file is, in any process."""
-    return _only_record(piece).kept
+def _value_of(piece: Rows, number: int) -> Any:
+    """The value of one of a file's records, in any process."""
+    return [*_records(piece)][number].kept
 
 
 def slices(source: Source, *, whole: bool, most: int | None = None) -> Iterator[Rows] | None:
