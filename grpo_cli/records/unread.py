@@ -58,7 +58,7 @@ _NO_POLICY = _set("no_policy").union(*_OTHERS.values())
 """Words of what is neither a policy's log-prob of a token nor a misspelt name of one."""
 _LEFT_OUT = _set("left_out")
 """Words for tokens that do not count."""
-_WHICH_MASK = "if this is 1 where a token does not count: write 1 - it as mask"
+_WHICH_MASK = "if it is 1 where a token does not count, write 1 minus it as mask"
 
 PROMPT_TOO = "attention_mask"
 """No response mask: it covers the prompt too, and pads to the right of both."""
