@@ -290,3 +290,18 @@ def test_first_tokens_that_one_run_masks(tmp_path: Path) -> None:
         found = answer("trend", first, "--against", second, "-v", "dapo")["metrics"]
         (row,) = (one for one in found if one["name"] == "masked_start")
         assert (row["differs"], row["since"], {row["first"], row["second"]}) == (True, 12, {0, 1})
+
+
+def test_what_rounding_leaves_of_a_short_run_is_not_named(tmp_path: Path) -> None:
+    """Each ratio of the second run is lower by 2e-16."""
+    draw, rows = np.random.default_rng(5), list[dict[str, Any]]()
+    for step in range(12):
+        old = -draw.uniform(0.2, 1.2, (4, 8))
+        columns = {"log_probs_new": old + 0.01, "log_probs_old": old, "rewards": draw.random(4)}
+        rows.append({"step": step, **{name: one.tolist() for name, one in columns.items()}})
+    first = write(tmp_path / "a.jsonl", rows)
+    for one in rows:
+        one["log_probs_new"] = (np.array(one["log_probs_new"]) * (1 + 3e-16)).tolist()
+    second = write(tmp_path / "b.jsonl", rows)
+    shown = run("trend", first, "--against", second, "-v", "dr").stdout
+    assert shown.splitlines()[0] == "12 steps (0 to 11) are too few to decide"

@@ -123,7 +123,8 @@ class RunComparison(Frames, Answer):
     @property
     def _consistent(self) -> str:
         """The metric that is higher, or lower, at the largest share of steps, beyond chance."""
-        one = max(self.metrics, key=lambda one: abs(one.higher - one.lower) / math.sqrt(one.steps))
+        unequal = (one for one in self.metrics if not one.is_equal)
+        one = max(unequal, key=lambda one: abs(one.higher - one.lower) / math.sqrt(one.steps))
         away = abs(one.higher - one.lower)
         chance = NormalDist().inv_cdf(1 - _CHANCE / 2 / len(self.metrics))
         if away <= chance * math.sqrt(one.steps):  # of a fair coin

@@ -107,8 +107,8 @@ def _clamps(case: Case) -> Iterator[Cause]:
     loud = np.abs(case.policy_gradient) > 3.0 * case.quiet
     low = float(size[loud & alive].max(initial=0.0))
     high = float(size[loud & ~alive].min(initial=np.inf))
-    if low < high < np.inf:
-        bound = roundest(low, high)
+    bound = roundest(low, high) if low < high < np.inf else 0.0
+    if bound > 0.0:  # which no gradient at all would give as well
         made = tapped(own, partial(_clamped, bound=bound))
         words = f"log-ratio clamped at ±{bound:g} before the exponential"
         yield swapped("ratio-clamped", "ratio", words, made)
