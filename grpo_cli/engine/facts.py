@@ -13,8 +13,9 @@ from grpo_cli.errors import InputError
 from grpo_cli.records import DecodedChunk, Raw
 from grpo_cli.records.choose.grouping import steps_in
 from grpo_cli.records.fields import METRICS, fields_of, logged_metrics, read_fields
+from grpo_cli.records.parse.scores import total_among
 from grpo_cli.records.places import count
-from grpo_cli.records.settings import keys_of_settings
+from grpo_cli.records.settings import framework_of, keys_of_settings
 from grpo_cli.records.translate import Notices
 from grpo_cli.records.unread import SHARED, Unread, candidates, is_list, look
 from grpo_cli.variants.plan import Plan
@@ -24,6 +25,10 @@ ERRORS_KEPT = 20
 """Errors of skipped records that are kept."""
 GIVEN_ALONE, DEAD_ALONE = ", with its given advantage", ", so every advantage is 0"
 """What follows where each record is a group of its own."""
+_TOTAL = (
+    "{0} seems to be the total of the other rewards, and all are added up; for the total alone: "
+    "--map rewards={0}"
+)
 _LOGGED = "{} is one number in a record: a logged metric, not read as a column"
 
 
@@ -209,6 +214,11 @@ class InputFacts:
         known = (key for key in SHARED if type(value.get(key)) in (str, int))
         self.group = self.keys.get("group_ids") or next(known, None)
         self.settings = keys_of_settings(value)
+        functions = value.get(key := self.keys.get("rewards", ""))
+        weighted = "reward_weights" in framework_of(value)
+        total = total_among(functions) if isinstance(functions, dict) and not weighted else None
+        if total is not None:
+            self.notices.setdefault(_TOTAL.format(f"{key}.{total}"), None)
 
     def _add_steps(self, name: str, found: Mapping[Any, str]) -> None:
         known = self.steps.setdefault(name, {})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from math import isfinite, isnan, nan
+from itertools import chain
+from math import isclose, isfinite, isnan, nan
 from typing import Any
 
 from grpo_cli.errors import InputError
@@ -39,6 +40,20 @@ def finite(values: list[Any], place: Place) -> list[float]:
     if is_number(values[at]):
         wanted = WITHIN if isfinite(as_float(values[at])) else "a finite number"
     raise InputError(f"expected {wanted}, got {got(values[at])}", path=place(at))
+
+
+_TOTALS = {"total", "sum", "overall", "combined", "total_reward", "reward_total", "final"}
+
+
+def total_among(functions: Mapping[str, Any]) -> str | None:
+    """The reward function that is the sum of two others or more, or is called a total."""
+    rows = {name: one if type(one) is list else [one] for name, one in functions.items()}
+    each = [*zip(*rows.values(), strict=False)]
+    if len(rows) > 2 and all(map(is_number, chain(*each))) and all(map(any, rows.values())):
+        for at, name in enumerate(rows):
+            if all(isclose(2.0 * one[at], sum(one), rel_tol=1e-6, abs_tol=1e-9) for one in each):
+                return name
+    return next((name for name in rows if len(rows) > 1 and name.lower() in _TOTALS), None)
 
 
 def per_response(key: str, value: object, shape: Shape, what: str) -> tuple[list[Any], Place]:
