@@ -248,7 +248,7 @@ _FORMATS = {f"--{name}": name for name in ("csv", "jsonl", "markdown", "table")}
 _ASKED = {
     "eval": "loss, KL, clip fraction",
     "check": "is it sane?",
-    "trend": "when did it go wrong?",
+    "trend": "when did it go wrong? (of records with a step)",
 }
 """Commands for a file, and what each answers."""
 _SORTED = ("--sort", "--sort-by", "--order-by")
@@ -319,6 +319,8 @@ def _meant(message: str) -> str:
 
     if Path(word).exists() or word.endswith((".json", ".jsonl", ".gz", ".zst", ".parquet")):
         line = shell_line(sys.argv[1:])
+        if sys.argv[2:]:  # flags, which other commands may not have
+            return f"for a file: grpo eval {line}"
         return "for a file:" + "".join(f"\ngrpo {one} {line}  # {_ASKED[one]}" for one in _ASKED)
     if word in NAMES:
         return f"{word} is a variant: grpo eval FILE -v {word}, or grpo explain {word}"
