@@ -275,7 +275,7 @@ def _check_fields(columns: Sequence[str] | None, steps: Steps) -> None:
     there = functions(steps.metrics)
     for name in columns or ():
         if steps.logged:
-            complete.known("--fields", name, steps.metrics)
+            complete.known("--fields", name, [*steps.metrics])
         elif name not in METRICS and metric(name) and name not in there:
             has = f"known: {', '.join(there)}" if there else "each record has only one reward"
             raise UsageError(f"--fields {name}: {has}")

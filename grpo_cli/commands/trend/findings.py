@@ -357,6 +357,10 @@ def _passed(series: _Series, change: Change, step: int, levels: _Levels) -> str:
     assert limit is not None
     source = f"{limit.source} has this limit for the {legend(series.watch.name)}"
     source = f"median {brief(levels.before)} before" if limit.source == PRACTICE else source
+    usual = math.nan if levels.before is None else levels.before
+    if limit.source == PRACTICE and limit.above and usual > limit.bound:
+        passed = f"{series.name} rose further above {limit.bound} at step {step}"
+        return f"{passed}, {shown(levels.after)} at its worst; {source}"
     since = series.values[change.at : change.end]
     inside = since <= limit.bound if limit.above else since >= limit.bound
     beyond = f"{'mostly ' * bool(inside.any())}{'above' if limit.above else 'below'} {limit.bound}"
