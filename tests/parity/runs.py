@@ -149,6 +149,7 @@ def train(folder: Path, fault: str, seed: int, **settings: Any) -> Path:
     path = folder / f"{fault}-{seed}.jsonl"
     with record(trainer, path, gradient=False):
         trainer.train()
+    trainer.save_state()  # with the log
     return path
 
 
