@@ -158,7 +158,7 @@ def main() -> None:
         sys.exit(GrpoError.exit_code)
     except Exception as error:
         if hasattr(error, "format_message"):  # Typer's own: its class is not public
-            _tell_usage(error)
+            _print_usage(error)
         traceback.print_exc()
         sys.exit(BUG)
 
@@ -346,7 +346,7 @@ _PLAINER = {
 """Typer's words for a bad number → ours."""
 
 
-def _tell_usage(error: Any) -> NoReturn:
+def _print_usage(error: Any) -> NoReturn:
     """Typer's complaint about the command line, in one line; or its help, where it has that."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()

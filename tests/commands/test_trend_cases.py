@@ -28,6 +28,7 @@ from trended import (
     centred,
     given,
     healthy,
+    log_of,
     metrics,
     series,
     steps,
@@ -82,14 +83,7 @@ class Runs:
 
     def log_at(self, **values: Mapping[int, float]) -> Path:
         """A trainer's log: of each series its values by step."""
-        path = next(self._next).with_suffix(".json")
-        steps = sorted({step for each in values.values() for step in each})
-        rows = [
-            {"step": at} | {name: each[at] for name, each in values.items() if at in each}
-            for at in steps
-        ]
-        path.write_text(json.dumps({"log_history": rows}))
-        return path
+        return log_of(next(self._next).with_suffix(".json"), values)
 
     def each_step(self, steps: int, record: Callable[[int], Mapping[str, Any]]) -> Path:
         """A record for each step, of lists or arrays."""

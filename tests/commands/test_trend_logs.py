@@ -7,31 +7,17 @@ import json
 import math
 import random
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import answer, run
 from files import each
-from trended import PLAIN, SAMPLES, metrics, write
+from trended import PLAIN, SAMPLES, log_of, metrics, write
 
 HEALTHY = str(SAMPLES / "healthy.jsonl.gz")
 STATE = SAMPLES / "trainer_state.json"
 TRL = ("-v", "trl/grpo", "--correction", "trl/sequence-mask")
-
-Values = Mapping[int, float | None]
-
-
-def log_of(path: Path, values: Mapping[str, Values]) -> Path:
-    """A trainer's log of series by name."""
-    steps = sorted({step for each in values.values() for step in each})
-    rows = [
-        {"step": step} | {name: each[step] for name, each in values.items() if step in each}
-        for step in steps
-    ]
-    path.write_text(json.dumps({"log_history": rows}))
-    return path
 
 
 def compared(path: object, log: Path, *flags: str) -> dict[str, Any]:

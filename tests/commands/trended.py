@@ -70,6 +70,17 @@ def series(path: Path, values: Mapping[str, Sequence[float | None]]) -> Path:
     )
 
 
+def log_of(path: Path, values: Mapping[str, Mapping[int, float | None]]) -> Path:
+    """A trainer's log: of each series its values by step."""
+    steps = sorted({step for each in values.values() for step in each})
+    rows = [
+        {"step": at} | {name: each[at] for name, each in values.items() if at in each}
+        for at in steps
+    ]
+    path.write_text(json.dumps({"log_history": rows}))
+    return path
+
+
 def found_in(path: Path, *flags: str) -> dict[str, list[dict[str, Any]]]:
     """The findings of a run, by metric."""
     found: dict[str, list[dict[str, Any]]] = {}

@@ -192,7 +192,7 @@ def print_batches(
     rows = wanted[: printing.limit or None]
     of_totals = printing if of_batches else Printing(level="batch", by=printing.by)
     fields = of_totals.fields
-    columns = _telling(of_totals.names_of_totals(batches), rows, "batch", fields, printing.by)
+    columns = _columns_of(of_totals.names_of_totals(batches), rows, "batch", fields, printing.by)
     kept, hidden = fitting(columns, () if fields else spare("batch"), screen.width)
     if 0 < most < len(rows):
         kept = [_ends(one, most, "⋮" if one is kept[0] else "") for one in kept]
@@ -262,7 +262,7 @@ def _columns(
     numbered = fields is None and level == "record" and all(type(row["id"]) is int for row in rows)
     if numbered and any(row["group"] is not None for row in rows):
         names = (*names[: (at := names.index("id") + 1)], "group", *names[at:])
-    return _telling(names, rows, level, fields), [("", len(rows))] if rows else []
+    return _columns_of(names, rows, level, fields), [("", len(rows))] if rows else []
 
 
 _SUMMED = (*SUMS, "contribution", ACCUMULATED[-1])
@@ -290,7 +290,7 @@ def _within(records: Sequence[Row], level: Level, by: Sequence[str]) -> Iterator
                 yield about | row
 
 
-def _telling(
+def _columns_of(
     names: Sequence[str],
     rows: Sequence[Row],
     level: Level,

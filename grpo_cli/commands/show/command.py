@@ -242,7 +242,7 @@ def _show_record(
         if drawn is not None:
             text, without = figure(picture_of(source, raw, options.by, options.response))
             drawn.write(text.encode())
-    _tell(without, page)
+    _print_notes(without, page)
     notes = reader.notes(plan) | dict.fromkeys([left_out] if left_out else ())
     if options.html is None and options.svg is None:
         above = page.above(reader.other_row(plan))
@@ -313,9 +313,9 @@ def _print(
             notes=() if page.quiet else notices,
             shades=True,
         )
-    _tell(not_printed(drawn), page)
+    _print_notes(not_printed(drawn), page)
 
 
-def _tell(without: int, page: PageOptions) -> None:
+def _print_notes(without: int, page: PageOptions) -> None:
     if without and not page.quiet:
         say(f"… {without:,} more tokens (--response N, or --html FILE for all)")

@@ -158,7 +158,7 @@ def _opposite_advantages(found: Sequence[Finding], _: Steps) -> Cause | None:
     return None
 
 
-def _telling_metric(found: Sequence[Finding], steps: Steps) -> Cause | None:
+def _decisive_metric(found: Sequence[Finding], steps: Steps) -> Cause | None:
     """Updates that follow the rewards with the sign turned, or responses that have one length."""
     for one in _named(found, _OF_UPDATES, "at_longest", "copies", "unmoved"):
         if one.row is not None:
@@ -339,7 +339,7 @@ def _large_update(found: Sequence[Finding], _: Steps) -> Cause | None:
 _CAUSES: Sequence[Callable[[Sequence[Finding], Steps], Cause | None]] = (
     _opposite_advantages,
     _copied_reference,
-    _telling_metric,
+    _decisive_metric,
     _large_update,
     _no_reward,
     _equal_columns,

@@ -299,8 +299,10 @@ def read_expectations(record: Record) -> Wanted:
 
 def logged_results(value: Mapping[str, Any]) -> dict[str, str]:
     """The results that a trainer wrote into a record: what ``expected`` calls each → its key."""
-    losses = {LOGGED[key]: key for key in reversed(LOGGED) if is_number(value.get(key))}
-    return losses | {key: key for key in (LOSS_GRADIENT,) if isinstance(value.get(key), list)}
+    found = {LOGGED[key]: key for key in reversed(LOGGED) if is_number(value.get(key))}
+    if isinstance(value.get(LOSS_GRADIENT), list):
+        found[LOSS_GRADIENT] = LOSS_GRADIENT
+    return found
 
 
 def read_numbers(record: Record) -> dict[str, float]:

@@ -25,7 +25,6 @@ from grpo_cli.commands.verify.compare import (
     tolerances,
 )
 from grpo_cli.commands.verify.expected import (
-    LOSS_GRADIENT,
     Expectation,
     Flags,
     Wanted,
@@ -160,8 +159,7 @@ class Judging(Accumulator[Any]):
             keys = logged_results(value)
             self.logged |= dict.fromkeys(keys.values())
             if expected := {name: value[key] for name, key in keys.items()}:
-                others = {name: one for name, one in value.items() if name != LOSS_GRADIENT}
-                value = {**others, "expected": expected}
+                value = {**value, "expected": expected}
                 raw = replace(raw, kept=value, again=None, columns=None)
         self.losses.add(value)
         return raw

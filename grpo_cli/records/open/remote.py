@@ -285,13 +285,13 @@ def uploading(path: str, flag: str = "--output") -> Iterator[BinaryIO]:
         GrpoError: where the store fails.
     """
     files, place = _writable(path, flag)
-    with _telling(path):
+    with _store_errors(path):
         file = files.open(place, "wb", autocommit=False)
     try:
         stream = io.BufferedWriter(cast(io.RawIOBase, _Sending(file, path)), _COPIED)
         yield cast(BinaryIO, stream)
         stream.flush()
-        with _telling(path):
+        with _store_errors(path):
             file.close()
             file.commit()
     except BaseException:
@@ -371,7 +371,7 @@ def _writable(path: str, flag: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _telling(path: str) -> Iterator[None]:
+def _store_errors(path: str) -> Iterator[None]:
     """What goes wrong with a store is one line."""
     try:
         yield
@@ -392,6 +392,6 @@ class _Sending(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        with _telling(self._path):
+        with _store_errors(self._path):
             self._file.write(bytes(data))
         return len(data)

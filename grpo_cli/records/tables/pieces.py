@@ -9,7 +9,7 @@ import pickle
 import zlib
 from collections.abc import Iterator
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import prod
 from operator import mul
 from typing import Any
@@ -90,7 +90,7 @@ def _load(piece: Rows) -> Made:
 
 def _value_of(piece: Rows, number: int) -> Any:
     """The value of one of a file's records, in any process."""
-    return [*_records(piece)][number].kept
+    return next(islice(_records(piece), number, None)).kept
 
 
 def slices(source: Source, *, whole: bool, most: int | None = None) -> Iterator[Rows] | None:
